@@ -1,0 +1,59 @@
+# Every command sets itself up: python3.11 or later, make, git and a network to PyPI are enough.
+# The environment lies in .venv/, made from uv.lock; `rm -rf .venv .uv` undoes all of it.
+
+PYTHON ?= python3
+UV := $(shell uv --version >/dev/null 2>&1 && command -v uv || echo .uv/bin/uv)
+BIN := .venv/bin
+# One stamp for all commands. It lies inside .venv, so it goes when the environment goes.
+READY := .venv/.ready
+BENCH ?= $(patsubst tests/bench/%.py,%,$(filter-out tests/bench/__init__.py,$(wildcard tests/bench/*.py)))
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench format clean
+
+help:
+	@echo "make demo    fine-tune a real encoder over two processes, from federation to merged model (out/demo/)"
+	@echo "make test    run the tests"
+	@echo "make check   formatting, lint, types, floors, names in the documents"
+	@echo "make bench   run tests/bench/*.py, one JSON each in out/bench/ (BENCH=name runs one)"
+	@echo "make format  let ruff format and sort imports"
+	@echo "make clean   remove out/ and the caches; .venv/ stays"
+
+demo: $(READY)
+	$(BIN)/splitlearn demo
+
+test: $(READY)
+	$(BIN)/pytest
+
+check: $(READY)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/pytest -q tests/test_house.py tests/test_documents.py
+
+bench: $(READY)
+	@mkdir -p out/bench
+	@failed=; for name in $(BENCH); do \
+		echo "== $$name"; $(BIN)/python -m tests.bench.$$name || failed="$$failed $$name"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "make bench: failed:$$failed" >&2; exit 1; fi
+
+format: $(READY)
+	$(BIN)/ruff check --select I --fix
+	$(BIN)/ruff format
+
+clean:
+	rm -rf out dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	find splitlearn parties tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# UV_PYTHON keeps uv at the interpreter that is here: it would fetch the one of .python-version else.
+$(READY): uv.lock pyproject.toml | $(UV)
+	@echo "== preparing .venv from uv.lock (the first time, this fetches PyTorch)"
+	@test -x $(BIN)/python || UV_PYTHON_DOWNLOADS=never $(UV) venv --python "$$($(PYTHON) .ci/get_uv.py --python)" .venv
+	UV_HTTP_TIMEOUT=300 UV_PYTHON=$(BIN)/python UV_PYTHON_DOWNLOADS=never $(UV) sync --locked --all-extras
+	@touch $@
+
+.uv/bin/uv:
+	@echo "== no uv on PATH: putting a pinned one into .uv/"
+	$(PYTHON) .ci/get_uv.py

@@ -1,0 +1,204 @@
+"""What a log line says: one frozen struct for each type of record, JSON outside, strict both ways.
+
+A record names what left, to whom and under which rule; it never holds a tensor's values or
+statistics, a text, a label, a token id or the run's salt.
+"""
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from splitlearn.errors import AuditError
+from splitlearn.roles import Kind, Role
+
+__all__ = [
+    "LATER",
+    "MAX_LINE_BYTES",
+    "RECORD_VERSION",
+    "Checkpointed",
+    "Denied",
+    "Entry",
+    "Gap",
+    "PartShape",
+    "Party",
+    "Payload",
+    "Record",
+    "RunClose",
+    "RunOpen",
+    "decode",
+    "encode",
+]
+
+RECORD_VERSION: Literal[1] = 1
+# A run.open with a long policy, or a payload of many weights, takes tens of KiB.
+MAX_LINE_BYTES = 4 * 2**20
+
+Bytes = Annotated[int, msgspec.Meta(ge=0)]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+Direction = Literal["in", "out"]
+
+# Types whose place in the log is kept for later versions.
+LATER = frozenset({"receipt", "peer.checkpoint", "policy.change", "redaction", "leakage"})
+
+
+class Entry(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"
+):
+    """What every record begins with. The log fills in the last two.
+
+    v: record version; seq: index of the line in the log; time: this machine's clock in seconds since
+    1970, advisory only.
+    """
+
+    v: Literal[1] = RECORD_VERSION
+    seq: int = 0
+    time: float = 0.0
+
+
+class Party(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """id: URI of the party's certificate."""
+
+    id: str
+    role: Role
+
+
+class PartShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One tensor of a payload as it lies on the wire. `data_bytes` long."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data_bytes: Bytes
+
+
+class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
+    """A conversation begins: code, job, policy, parties. One run may have several, after restarts.
+
+    job: digest of everything that decides the numbers. policy: digest of policy_text, which is the
+    whole policy as canonical JSON, so that verdicts can be derived again from the log alone.
+    log_key: the key that signs this log's heads, as a C2SP verifier key.
+    cut: trunk's first and last layer. vocabulary: number of token ids, where this party knows it.
+    """
+
+    run: str
+    software: str
+    me: Party
+    peer: Party
+    binding: str
+    log_key: str
+    job: str = ""
+    policy: Digest
+    policy_text: str
+    mode: str = ""
+    model: str = ""
+    model_digest: str = ""
+    cut: tuple[int, int] | None = None
+    bottlenecks: tuple[str, ...] = ()
+    basis_digests: tuple[str, ...] = ()
+    codecs: dict[str, str] = {}
+    vocabulary: int | None = None
+
+
+class Payload(Entry, frozen=True, kw_only=True, tag="payload"):
+    """One message that was let out, or taken in. Appended before it is sent.
+
+    message: its sequence number in the conversation. schema: kind and version of its layout.
+    rows, columns: of the tensor it carries, before encoding. examples, longest: lengths, as counts.
+    side: names of the metadata fields that travel in clear beside the tensors. wire_bytes: the whole
+    frame. commit: HMAC-SHA-256 of the whole frame under the run's salt. binding: SHA-256 of the
+    peer's certificate. dp: noise accounting, none in this version.
+    """
+
+    run: str
+    direction: Direction
+    me: str
+    peer: str
+    peer_role: Role
+    binding: str
+    message: Bytes
+    reply_to: Bytes = 0
+    step: Bytes | None = None
+    micro_batch: Bytes | None = None
+    phase: str = ""
+    kind: Kind
+    schema: str
+    codec: str = ""
+    rows: Bytes = 0
+    columns: Bytes = 0
+    examples: Bytes = 0
+    longest: Bytes = 0
+    side: tuple[str, ...] = ()
+    parts: tuple[PartShape, ...] = ()
+    wire_bytes: Bytes
+    commit: Digest
+    blob: str = "withheld"
+    policy: Digest
+    verdict: Literal["allow"] = "allow"
+    rules: tuple[str, ...]
+    dp: None = None
+
+
+class Denied(Entry, frozen=True, kw_only=True, tag="denied"):
+    """A message that was stopped. Rule and shape, never content."""
+
+    run: str
+    direction: Direction
+    peer: str
+    kind: Kind
+    rule: str
+    policy: Digest
+    parts: tuple[PartShape, ...] = ()
+
+
+class Checkpointed(Entry, frozen=True, kw_only=True, tag="checkpoint"):
+    """A head was about to be signed: the head signed is that of the tree including this record.
+
+    root: hex root of the tree of the `seq` records before this one, so that each line between two
+    heads is bound by the log itself as well.
+    """
+
+    why: Literal["close", "interval", "records", "step"]
+    root: Digest
+
+
+class Gap(Entry, frozen=True, kw_only=True, tag="gap"):
+    """The log was not closed: its process ended by surprise. What follows is a new process.
+
+    torn_bytes: length of an unfinished last line, which was dropped.
+    """
+
+    torn_bytes: Bytes
+
+
+class RunClose(Entry, frozen=True, kw_only=True, tag="run.close"):
+    """A conversation ended on purpose: its totals since its run.open, whole frames in bytes."""
+
+    run: str
+    outcome: Literal["done", "failed", "interrupted", "refused"]
+    messages_out: Bytes
+    messages_in: Bytes
+    bytes_out: Bytes
+    bytes_in: Bytes
+    denied: Bytes
+
+
+Record: TypeAlias = RunOpen | Payload | Denied | Checkpointed | Gap | RunClose
+
+
+def encode(record: Record) -> bytes:
+    """One line, newline included."""
+    return _ENCODER.encode(record) + b"\n"
+
+
+def decode(line: bytes) -> Record:
+    """Read a line without its newline. Raises AuditError if it is not a record of this version."""
+    if len(line) > MAX_LINE_BYTES:
+        raise AuditError(f"a line of {len(line)} bytes is no record; at most {MAX_LINE_BYTES} are")
+    try:
+        return _DECODER.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise AuditError(f"the line is not a record of version {RECORD_VERSION}: {error}") from None
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)

@@ -1,0 +1,75 @@
+"""A thread with one asyncio loop: where a channel's streams live while the engine's threads compute.
+
+Started with its owner and ended with it; nothing of it is shared. The thread is a daemon, so that a
+process whose owner forgot to close can still end.
+"""
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
+
+from splitlearn.errors import ChannelError
+
+__all__ = ["LoopThread"]
+
+T = TypeVar("T")
+
+# Seconds that the tasks of a closing loop get to end once they were cancelled.
+_CANCEL_S = 2.0
+
+
+class LoopThread:
+    """Runs coroutines for other threads. `close` cancels what still runs and joins the thread."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[object, object, T], *, timeout_s: float) -> T:
+        """Run `work` there and wait for it here. ChannelError if it takes longer, or if closed."""
+        if self._loop.is_closed():
+            work.close()
+            raise ChannelError("the channel is closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout_s)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            raise ChannelError(f"the network did not answer within {timeout_s:g} s") from None
+        except concurrent.futures.CancelledError:
+            raise ChannelError("the channel was closed meanwhile") from None
+
+    def start(self, work: Coroutine[object, object, None]) -> None:
+        """Run `work` there and don't wait. It must report its own failures."""
+        asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """Make `call` there as soon as the loop gets to it; nothing once the loop is closed."""
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+    def close(self) -> None:
+        """Cancel what runs, end the loop, join the thread. Bounded; may be called twice."""
+        self.soon(self._loop.stop)
+        self._thread.join(_CANCEL_S + 1.0)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                self._loop.run_until_complete(asyncio.wait(tasks, timeout=_CANCEL_S))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        finally:
+            asyncio.set_event_loop(None)
+            self._loop.close()

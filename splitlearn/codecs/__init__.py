@@ -1,0 +1,9 @@
+"""How the rows of a message are written: pure functions from float32 rows to named parts and back.
+
+Never decides what may leave, never keeps state, never sends.
+"""
+
+from splitlearn.codecs.base import Codec, Identity, Slot, check, to_part, to_tensor
+from splitlearn.codecs.chain import NAMES, build
+
+__all__ = ["NAMES", "Codec", "Identity", "Slot", "build", "check", "to_part", "to_tensor"]

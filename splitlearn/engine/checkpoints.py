@@ -1,0 +1,147 @@
+"""A party's saved states, one folder a step, whole or absent.
+
+Tensors lie in safetensors files, everything else in JSON; nothing is pickled. A checkpoint is
+written beside its place, synced and renamed, so that a crash leaves the old ones and no half one.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from splitlearn.engine.optimiser import Stepper
+from splitlearn.errors import AuditError, ManifestError
+
+__all__ = ["KEPT", "Checkpoints"]
+
+# The peer is at most one checkpoint behind or ahead, so the newest that both hold is among two.
+KEPT = 2
+
+_WEIGHTS, _OPTIMISER, _STATE = "weights.safetensors", "optimiser.safetensors", "state.json"
+
+
+class Checkpoints:
+    """The checkpoints of one run below `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def held(self) -> tuple[int, ...]:
+        """The steps held, ascending."""
+        if not self.folder.is_dir():
+            return ()
+        return tuple(sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit()))
+
+    def save(
+        self, step: int, *, model: nn.Module, stepper: Stepper, extra: Mapping[str, object]
+    ) -> None:
+        """Save the trained parameters, the optimiser and `extra` (JSON) as the state after `step`.
+
+        Raises AuditError where the disk is full or not writable: a run that cannot be resumed
+        should not go on.
+        """
+        part = self.folder / f"{step}.part"
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True, mode=0o700)
+            save_file(_trained(model), part / _WEIGHTS)
+            tensors, state = _optimiser_state(stepper)
+            save_file(tensors, part / _OPTIMISER)
+            (part / _STATE).write_text(json.dumps({**state, "step": step, "extra": dict(extra)}))
+            for path in (*part.iterdir(), part):
+                _sync(path)
+            shutil.rmtree(self.folder / str(step), ignore_errors=True)
+            part.rename(self.folder / str(step))
+            _sync(self.folder)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(part, ignore_errors=True)
+            raise AuditError(
+                f"checkpoint {step} cannot be written to {self.folder}: {error}; free space there "
+                "or choose another run folder, then start again"
+            ) from error
+        for old in self.held()[:-KEPT]:
+            shutil.rmtree(self.folder / str(old))
+
+    def load(self, step: int, *, model: nn.Module, stepper: Stepper) -> dict[str, object]:
+        """Put `model` and `stepper` into the state after `step`; what was saved as extra.
+
+        Raises ManifestError if the checkpoint does not fit the model.
+        """
+        place = self.folder / str(step)
+        try:
+            weights = load_file(place / _WEIGHTS)
+            tensors = load_file(place / _OPTIMISER)
+            state = json.loads((place / _STATE).read_text())
+            wanted = _trained(model)
+            if {n: t.shape for n, t in weights.items()} != {n: t.shape for n, t in wanted.items()}:
+                raise KeyError("its weights are those of another model")
+            with torch.no_grad():
+                for name, tensor in wanted.items():
+                    tensor.copy_(weights[name])
+            _restore(stepper, tensors, state)
+            extra: dict[str, object] = state["extra"]
+        except (OSError, SafetensorError, ValueError, KeyError) as error:
+            raise ManifestError(
+                f"checkpoint {place} cannot be used: {error}; remove that folder to go on from an "
+                "older one"
+            ) from error
+        return extra
+
+    def drop_after(self, step: int) -> None:
+        """Remove the checkpoints newer than `step`: the run goes on from there."""
+        for newer in self.held():
+            if newer > step:
+                shutil.rmtree(self.folder / str(newer))
+
+
+def _trained(model: nn.Module) -> dict[str, Tensor]:
+    return {
+        name: p.detach().contiguous() for name, p in model.named_parameters() if p.requires_grad
+    }
+
+
+def _optimiser_state(stepper: Stepper) -> tuple[dict[str, Tensor], dict[str, object]]:
+    if stepper.optimiser is None or stepper.scheduler is None:
+        return {}, {"groups": [], "schedule": {}}
+    whole = stepper.optimiser.state_dict()
+    tensors = {
+        f"{index}.{key}": value.contiguous()
+        for index, entry in whole["state"].items()
+        for key, value in entry.items()
+        if isinstance(value, Tensor)
+    }
+    schedule = {
+        key: value
+        for key, value in stepper.scheduler.state_dict().items()
+        if isinstance(value, int | float) or key in ("base_lrs", "_last_lr")
+    }
+    return tensors, {"groups": whole["param_groups"], "schedule": schedule}
+
+
+def _restore(stepper: Stepper, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
+    if stepper.optimiser is None or stepper.scheduler is None:
+        return
+    entries: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        index, key = name.split(".", 1)
+        entries.setdefault(int(index), {})[key] = tensor
+    stepper.optimiser.load_state_dict({"state": entries, "param_groups": state["groups"]})
+    whole = stepper.scheduler.state_dict()
+    schedule = state["schedule"]
+    if not isinstance(schedule, dict):
+        raise KeyError("schedule")
+    stepper.scheduler.load_state_dict({**whole, **schedule})
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,287 @@
+"""The compute party's loop: it answers, one message after the other, and never asks.
+
+Holds the trunk of one run, its optimiser and its checkpoints. What it is told to build comes from a
+peer and is checked against tables before anything is built; what it computes goes back through the
+gate like everything else.
+"""
+
+# B batch, T tokens, D width at a cut, N rows that travel
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor
+
+from splitlearn.channel.base import Channel
+from splitlearn.codecs import build
+from splitlearn.codecs.base import Codec
+from splitlearn.engine.checkpoints import Checkpoints
+from splitlearn.engine.conversation import Conversation
+from splitlearn.engine.events import Answered, Began, Finished, Observe, Saved
+from splitlearn.engine.optimiser import Stepper, build_stepper
+from splitlearn.engine.seeds import seed_stage
+from splitlearn.engine.weights import Inlet, keep, load_kept, shards
+from splitlearn.errors import IdentityError, ManifestError, SessionError
+from splitlearn.gate import Gate
+from splitlearn.roles import Kind, Role
+from splitlearn.session import Session, State
+from splitlearn.split.blueprint import build_trunk
+from splitlearn.split.cut import cut_of
+from splitlearn.split.freeze import freeze_trunk, set_training
+from splitlearn.split.rows import pack, unpack
+from splitlearn.split.stage import Trunk
+from splitlearn.split.weights import (
+    GROUPS,
+    Group,
+    digest,
+    load_layers_from_folder,
+    load_weights,
+    trunk_groups,
+    trunk_state,
+)
+from splitlearn.wire.frames import Frame
+from splitlearn.wire.messages import Accept, Empty, Offer, Resume, Shard, Step, StepTensor
+
+__all__ = ["ComputeEngine", "RunPlace"]
+
+
+@dataclass(frozen=True)
+class RunPlace:
+    """Where a compute party keeps one run, and where weights may lie already.
+
+    checkpoints: the run's own folder; received: weights kept under their digest; models: model
+    folders of the party, which may hold the very layers.
+    """
+
+    checkpoints: Path
+    received: Path
+    models: tuple[Path, ...] = ()
+
+
+@dataclass
+class _Loaded:
+    """A trunk ready for work, with what belongs to it."""
+
+    offer: Offer
+    trunk: Trunk
+    checkpoints: Checkpoints
+    codecs: dict[Kind, Codec]
+    stepper: Stepper = field(default_factory=lambda: Stepper(None, None))
+    # Micro-batches of the step under way: trunk's input, its output, and where they belong.
+    graphs: dict[int, tuple[Tensor, Tensor, StepTensor]] = field(default_factory=dict)
+
+    @property
+    def trains(self) -> bool:
+        return self.offer.mode == "full" and self.offer.purpose == "train"
+
+
+class ComputeEngine:
+    """Serves one conversation after the other over one channel."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        open_gate: Callable[[Offer, Session], Gate],
+        place_of: Callable[[Offer], RunPlace],
+        deadline_s: float,
+        observe: Observe,
+    ) -> None:
+        self._channel, self._open_gate, self._place_of = channel, open_gate, place_of
+        self._deadline_s, self._observe = deadline_s, observe
+
+    def serve(self) -> None:
+        """Answer from an offer to the goodbye.
+
+        Raises PeerRestarted when the peer began anew (call again), ChannelError when it fell silent,
+        PeerError when it broke the rules.
+        """
+        talk, loaded = self._agree()
+        answer: dict[Kind, Callable[[Conversation, _Loaded, Frame], None]] = {
+            Kind.ACTIVATION: self._forward,
+            Kind.GRADIENT: self._backward,
+            Kind.CHECKPOINT: self._save,
+            Kind.FINISH: self._finish,
+        }
+        while talk.session.state is not State.CLOSED:
+            frame = talk.hear(*answer)
+            answer[frame.kind](talk, loaded, frame)
+
+    def _agree(self) -> tuple[Conversation, _Loaded]:
+        """From the first frame to READY."""
+        first = self._channel.receive(timeout_s=self._deadline_s)
+        offer = first.meta
+        if not isinstance(offer, Offer):
+            raise SessionError(f"the conversation began with {first.kind}; expected {Kind.OFFER}")
+        session = Session(me=Role.COMPUTE, peer=Role.TRUSTED)
+        talk = Conversation(
+            channel=self._channel,
+            session=session,
+            gate=self._open_gate(offer, session),
+            deadline_s=self._deadline_s,
+        )
+        talk.admit(first)
+        place = self._place_of(offer)
+        loaded = _build(offer, Checkpoints(place.checkpoints))
+        needs = _fill(loaded, place)
+        talk.say(Kind.ACCEPT, Accept(loaded.checkpoints.held(), needs))
+        step = _take_weights(talk, loaded, place, needs)
+        _go_to(loaded, step)
+        talk.say(Kind.READY, Empty())
+        self._observe(Began(step, self._channel.peer))
+        return talk, loaded
+
+    def _forward(self, talk: Conversation, loaded: _Loaded, frame: Frame) -> None:
+        meta, offer = _step_of(frame), loaded.offer
+        training = loaded.trains and meta.phase == "train"
+        entrance = cut_of(offer.cut).entrance(loaded.trunk.config.hidden_size)
+        h_BTD = _tensor(talk, loaded, frame, meta, width=entrance)
+        h_BTD.requires_grad_(training and offer.returns_input_gradient)
+        set_training(loaded.trunk, training=training)
+        seed_stage(offer.seed, step=meta.step, micro_batch=meta.micro_batch, stage="trunk")
+        with torch.set_grad_enabled(training):
+            o_BTD = loaded.trunk(h_BTD, lengths=meta.lengths)
+        if training:
+            loaded.graphs[meta.micro_batch] = (h_BTD, o_BTD, meta)
+        _answer(talk, loaded, Kind.OUTPUT, o_BTD, meta, reply_to=frame.seq)
+
+    def _backward(self, talk: Conversation, loaded: _Loaded, frame: Frame) -> None:
+        at = _step_of(frame)
+        h_BTD, o_BTD, meta = loaded.graphs.pop(at.micro_batch)
+        o_BTD.backward(_tensor(talk, loaded, frame, meta, width=o_BTD.shape[2]))
+        if loaded.offer.returns_input_gradient:
+            assert h_BTD.grad is not None
+            _answer(talk, loaded, Kind.INPUT_GRADIENT, h_BTD.grad, meta, reply_to=frame.seq)
+        if at.micro_batch == at.micro_batches - 1:
+            loaded.stepper.step()
+            self._observe(Answered(at.step))
+
+    def _save(self, talk: Conversation, loaded: _Loaded, frame: Frame) -> None:
+        assert isinstance(frame.meta, Step)
+        loaded.checkpoints.save(
+            frame.meta.step, model=loaded.trunk, stepper=loaded.stepper, extra={}
+        )
+        talk.say(Kind.SAVED, frame.meta)
+        self._observe(Saved(frame.meta.step))
+
+    def _finish(self, talk: Conversation, loaded: _Loaded, frame: Frame) -> None:
+        if loaded.trains:
+            cut = shards(loaded.trunk.state_dict())
+            for i, parts in enumerate(cut):
+                talk.say(Kind.WEIGHTS, Shard(i, len(cut)), parts=parts)
+        talk.say(Kind.CLOSED, Empty())
+        self._observe(Finished(talk.session.next_step))
+
+
+def _build(offer: Offer, checkpoints: Checkpoints) -> _Loaded:
+    """The offered trunk without weights; WireError for an offer that no model of ours fits."""
+    trunk = build_trunk(offer.model, cut=offer.cut)
+    freeze_trunk(trunk, mode=offer.mode)
+    kinds = (Kind.ACTIVATION, Kind.OUTPUT, Kind.GRADIENT, Kind.INPUT_GRADIENT)
+    return _Loaded(
+        offer=offer,
+        trunk=trunk,
+        checkpoints=checkpoints,
+        codecs={kind: build(getattr(offer.codecs, kind.value)) for kind in kinds},
+    )
+
+
+def _fill(loaded: _Loaded, place: RunPlace) -> tuple[Group, ...]:
+    """Take the weights that lie here under the offered digest; the groups that have to be sent."""
+    groups = trunk_groups(loaded.trunk)
+    return tuple(g for g in GROUPS if groups[g] and not _filled(loaded, place, group=g))
+
+
+def _filled(loaded: _Loaded, place: RunPlace, *, group: Group) -> bool:
+    offer = loaded.offer
+    wanted = offer.layers if group == "layers" else offer.bottlenecks
+    for state in _candidates(offer, place, group=group, name=wanted):
+        if digest(state) == wanted:
+            load_weights(loaded.trunk, state, group=group)
+            return True
+    return False
+
+
+def _candidates(
+    offer: Offer, place: RunPlace, *, group: Group, name: str
+) -> Iterator[dict[str, Tensor]]:
+    kept = load_kept(place.received, name=name)
+    if kept is not None:
+        yield kept
+    if group == "layers":
+        for folder in place.models:
+            try:
+                yield load_layers_from_folder(folder, model=offer.model, cut=offer.cut)
+            except ManifestError:  # another model: the trusted party sends its own
+                continue
+
+
+def _take_weights(
+    talk: Conversation, loaded: _Loaded, place: RunPlace, needs: Sequence[Group]
+) -> int:
+    """Receive what was asked for, until RESUME names the step; that step."""
+    offer = loaded.offer
+    inlet = Inlet({n: t for g in needs for n, t in trunk_state(loaded.trunk, group=g).items()})
+    while (frame := talk.hear(Kind.WEIGHTS, Kind.RESUME)).kind is Kind.WEIGHTS:
+        inlet.take(talk.parts(frame))
+    whole = inlet.state()
+    names = trunk_groups(loaded.trunk)
+    for group in needs:
+        state = {name: whole[name] for name in names[group]}
+        wanted = offer.layers if group == "layers" else offer.bottlenecks
+        if digest(state) != wanted:
+            raise IdentityError(
+                f"the {group} weights that {talk.channel.peer} sent have another digest than its "
+                "offer names; the trusted party has to check its model folder"
+            )
+        keep(place.received, state, name=wanted)
+        load_weights(loaded.trunk, state, group=group)
+    assert isinstance(frame.meta, Resume)
+    return frame.meta.step
+
+
+def _go_to(loaded: _Loaded, step: int) -> None:
+    """Put trunk and optimiser into the state after `step` steps."""
+    loaded.stepper = build_stepper(
+        loaded.trunk.parameters(), optimiser=loaded.offer.optimiser, schedule=loaded.offer.schedule
+    )
+    loaded.checkpoints.drop_after(step)
+    if step in loaded.checkpoints.held():
+        loaded.checkpoints.load(step, model=loaded.trunk, stepper=loaded.stepper)
+    elif step == 0:
+        loaded.checkpoints.save(0, model=loaded.trunk, stepper=loaded.stepper, extra={})
+    else:
+        raise SessionError(
+            f"the trusted party resumes at step {step}; we hold {loaded.checkpoints.held() or 'none'}"
+        )
+
+
+def _step_of(frame: Frame) -> StepTensor:
+    assert isinstance(frame.meta, StepTensor)
+    return frame.meta
+
+
+def _tensor(
+    talk: Conversation, loaded: _Loaded, frame: Frame, meta: StepTensor, *, width: int
+) -> Tensor:
+    """The padded tensor that a frame's payload stands for; meta is the activation's."""
+    rows = sum(meta.lengths) if meta.packed else len(meta.lengths) * meta.width
+    x_ND = talk.tensor(frame, codec=loaded.codecs[frame.kind], rows=rows, width=width)
+    return unpack(x_ND, lengths=meta.lengths, width=meta.width, packed=meta.packed)
+
+
+def _answer(
+    talk: Conversation,
+    loaded: _Loaded,
+    kind: Kind,
+    x_BTD: Tensor,
+    meta: StepTensor,
+    *,
+    reply_to: int,
+) -> None:
+    x_ND = pack(x_BTD.detach(), lengths=meta.lengths, packed=meta.packed)
+    answer = msgspec.structs.replace(meta, lengths=(), reply_to=reply_to)
+    talk.say(kind, answer, tensor=x_ND, codec=loaded.codecs[kind])

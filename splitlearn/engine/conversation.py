@@ -1,0 +1,75 @@
+"""What a party says and hears: session, gate and channel of one peer in one pair of hands.
+
+Every send passes the gate and every receive the session; a wait that ends says for whom, at which
+step and for which message it waited.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from splitlearn.channel.base import Channel, PeerRestarted
+from splitlearn.codecs.base import Codec
+from splitlearn.errors import ChannelError
+from splitlearn.gate import Gate, Private
+from splitlearn.roles import Kind
+from splitlearn.session import Session
+from splitlearn.wire.frames import Frame
+from splitlearn.wire.messages import Meta
+from splitlearn.wire.tensors import Part
+
+__all__ = ["Conversation"]
+
+
+@dataclass
+class Conversation:
+    """One conversation with one peer. Deadlines are seconds.
+
+    sent, received: bytes of whole frames by kind, as logged.
+    """
+
+    channel: Channel
+    session: Session
+    gate: Gate
+    deadline_s: float
+    sent: Counter[Kind] = field(default_factory=Counter)
+    received: Counter[Kind] = field(default_factory=Counter)
+
+    def say(
+        self,
+        kind: Kind,
+        meta: Meta,
+        *,
+        tensor: Tensor | None = None,
+        codec: Codec | None = None,
+        parts: tuple[Part, ...] | None = None,
+        private: Private | None = None,
+    ) -> int:
+        """Pass the gate and hand over to the channel; the message's sequence number."""
+        released = self.gate.release(
+            kind, meta=meta, tensor=tensor, codec=codec, parts=parts, private=private
+        )
+        try:
+            self.channel.send(released, deadline_s=self.deadline_s)
+        except PeerRestarted:
+            raise
+        except ChannelError as error:
+            raise ChannelError(f"{error}, while sending {kind} of {self._where()}") from error
+        self.sent[kind] += len(released.raw)
+        return released.seq
+
+    def hear(self, *awaited: Kind) -> Frame:
+        """The next frame; `awaited` is only for the error message if none comes in time."""
+        try:
+            frame = self.channel.receive(timeout_s=self.deadline_s)
+        except PeerRestarted:
+            raise
+        except ChannelError as error:
+            names = " or ".join(awaited)
+            raise ChannelError(f"{error}; awaited {names} of {self._where()}") from error
+        self.received[frame.kind] += len(frame.raw)
+        return frame
+
+    def _where(self) -> str:
+        return f"step {self.session.next_step} from {self.channel.peer}"

@@ -1,0 +1,43 @@
+"""The forward of one micro-batch that pauses at the cut.
+
+The trusted party's model is an ordinary transformers model whose trunk is one RemoteStage. Its
+forward runs in a greenlet: at the remote stage it hands out the hidden state and stands still until
+the trunk's output is handed in. So several micro-batches can be under way in one thread, and heads,
+masks and losses stay the library's.
+"""
+
+# B batch, T tokens, D width at the cut (hidden size, or the low-rank cut's rank)
+
+from collections.abc import Mapping
+
+from greenlet import getcurrent, greenlet
+from torch import Tensor, nn
+from transformers.utils import ModelOutput
+
+__all__ = ["Flight", "pause_at_cut"]
+
+
+def pause_at_cut(h_BTD: Tensor) -> Tensor:
+    """What a RemoteStage calls: give `h_BTD` to the flight's owner, wait for the trunk's output."""
+    here = getcurrent()
+    if here.parent is None:
+        raise RuntimeError("the model was called outside a Flight")
+    received: Tensor = here.parent.switch(h_BTD)
+    return received
+
+
+class Flight:
+    """One forward: `to_cut` runs bottom, `from_cut` runs top, each exactly once and in that order."""
+
+    def __init__(self, model: nn.Module, *, inputs: Mapping[str, Tensor]) -> None:
+        self._forward = greenlet(lambda: model(**inputs))
+
+    def to_cut(self) -> Tensor:
+        """The bottom's output, with its graph."""
+        h_BTD: Tensor = self._forward.switch()
+        return h_BTD
+
+    def from_cut(self, h_BTD: Tensor) -> ModelOutput:
+        """The model's output, given the trunk's."""
+        output: ModelOutput = self._forward.switch(h_BTD)
+        return output

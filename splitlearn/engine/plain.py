@@ -1,0 +1,70 @@
+"""The unsplit loop: one process, one model, the same batches, seeds, optimiser and schedule.
+
+What a split run is measured against: its losses have to be these, to the bit, and its time is
+reported as a multiple of this one's.
+"""
+
+# B batch, T tokens
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers.utils import ModelOutput
+
+from splitlearn.engine.events import Evaluated, Observe, StepDone
+from splitlearn.engine.optimiser import build_stepper
+from splitlearn.engine.seeds import seed_stage
+from splitlearn.split.freeze import set_training
+from splitlearn.tasks.batches import Batch
+from splitlearn.wire.messages import OptimiserSpec, ScheduleSpec
+
+__all__ = ["evaluate_plain", "train_plain"]
+
+
+def train_plain(
+    model: nn.Module,
+    *,
+    steps: Callable[[int], Sequence[Batch]],
+    optimiser: OptimiserSpec,
+    schedule: ScheduleSpec,
+    seed: int,
+    observe: Observe,
+) -> list[float]:
+    """Train what is not frozen for `schedule.total_steps` steps; the loss of each."""
+    stepper = build_stepper(model.parameters(), optimiser=optimiser, schedule=schedule)
+    set_training(model, training=True)
+    losses: list[float] = []
+    for step in range(schedule.total_steps):
+        began = time.perf_counter()
+        batches = steps(step)
+        total = sum(batch.items for batch in batches)
+        mean = torch.zeros(())
+        for i, batch in enumerate(batches):
+            seed_stage(seed, step=step, micro_batch=i, stage="plain")
+            loss = model(**batch.inputs, **batch.labels).loss * (batch.items / total)
+            loss.backward()
+            mean += loss.detach()
+        stepper.step()
+        losses.append(mean.item())
+        observe(StepDone(step, losses[-1], time.perf_counter() - began, 0, 0))
+    return losses
+
+
+def evaluate_plain(
+    model: nn.Module, *, batches: Iterable[Batch], observe: Observe
+) -> list[dict[str, Tensor]]:
+    """The model's logits for each batch, by name."""
+    model.eval()
+    outputs: list[dict[str, Tensor]] = []
+    with torch.no_grad():
+        for batch in batches:
+            outputs.append(logits_of(model(**batch.inputs)))
+            observe(Evaluated(len(outputs)))
+    return outputs
+
+
+def logits_of(output: ModelOutput) -> dict[str, Tensor]:
+    """The tensors of a model's output that a task's metrics read."""
+    return {name: value for name, value in output.items() if name.endswith("logits")}

@@ -1,0 +1,347 @@
+"""The trusted party's step loop: bottom, gate, link, gate, top, loss, and back.
+
+Owns text, labels, optimiser state and the pace of the run. Sends nothing but through its
+Conversation, reads nothing but what the session allows, and after any restart of either process
+goes on from the newest checkpoint that both parties hold, with the same numbers.
+"""
+
+# B batch, T tokens, D width at a cut, N rows that travel (packed: B x T without padding)
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from splitlearn.channel.base import Channel, PeerRestarted
+from splitlearn.codecs import build
+from splitlearn.codecs.base import Codec
+from splitlearn.engine.checkpoints import Checkpoints
+from splitlearn.engine.conversation import Conversation
+from splitlearn.engine.events import (
+    Began,
+    Evaluated,
+    Finished,
+    Observe,
+    RolledBack,
+    Saved,
+    SentWeights,
+    StepDone,
+)
+from splitlearn.engine.flight import Flight, pause_at_cut
+from splitlearn.engine.optimiser import build_stepper
+from splitlearn.engine.plain import logits_of
+from splitlearn.engine.seeds import seed_stage
+from splitlearn.engine.weights import Inlet, shards
+from splitlearn.gate import Gate, Private
+from splitlearn.pipeline import Op, fill_drain
+from splitlearn.roles import Kind, Role
+from splitlearn.session import Session
+from splitlearn.split.freeze import set_training
+from splitlearn.split.rows import pack, unpack
+from splitlearn.split.stage import RemoteStage
+from splitlearn.tasks.batches import Batch
+from splitlearn.wire.frames import Frame
+from splitlearn.wire.messages import Accept, Empty, Offer, Resume, Shard, Step, StepTensor
+
+Phase = Literal["train", "evaluate"]
+
+__all__ = ["EVALUATION_GROUP", "IN_FLIGHT", "TrustedEngine", "TrustedRun"]
+
+# Activations under way at once: half the channel's window, so that neither party can fill the
+# other's credit with answers while it waits for its own.
+IN_FLIGHT = DEFAULT_WINDOW // 2
+
+# Micro-batches of an evaluation that the session counts as one stretch.
+EVALUATION_GROUP = 64
+
+
+@dataclass(frozen=True)
+class TrustedRun:
+    """What does not change while a run lives.
+
+    local: the model with a RemoteStage for its trunk; groups: the trunk's weights before training,
+    by group name; entrance and exit: columns of what is sent and what comes back; packed: whether
+    padding is left out; every: steps between checkpoints.
+    """
+
+    offer: Offer
+    local: nn.Module
+    groups: dict[str, dict[str, Tensor]]
+    entrance: int
+    exit: int
+    packed: bool
+    every: int
+    deadline_s: float
+
+
+class TrustedEngine:
+    """Runs one job against one compute party."""
+
+    def __init__(
+        self,
+        run: TrustedRun,
+        *,
+        channel: Channel,
+        open_gate: Callable[[Session], Gate],
+        checkpoints: Checkpoints,
+        observe: Observe,
+    ) -> None:
+        self._run, self._channel, self._open_gate = run, channel, open_gate
+        self._checkpoints, self._observe = checkpoints, observe
+        self._stepper = build_stepper(
+            run.local.parameters(), optimiser=run.offer.optimiser, schedule=run.offer.schedule
+        )
+        kinds = (Kind.ACTIVATION, Kind.OUTPUT, Kind.GRADIENT, Kind.INPUT_GRADIENT)
+        self._codecs: dict[Kind, Codec] = {
+            kind: build(getattr(run.offer.codecs, kind.value)) for kind in kinds
+        }
+        for module in run.local.modules():
+            if isinstance(module, RemoteStage):
+                module.exchange = pause_at_cut
+        self.losses: list[float] = []
+        self.rows = {"train": 0, "evaluate": 0}
+        self._early: dict[tuple[Kind, int], Frame] = {}
+        self._talk = self._new_conversation()
+
+    @property
+    def conversation(self) -> Conversation:
+        """The conversation of now, for its byte counts."""
+        return self._talk
+
+    def train(self, steps: Callable[[int], Sequence[Batch]]) -> None:
+        """Train to the schedule's end; a peer that comes back as a new process only costs time."""
+        self._surviving_restarts(lambda: self._train(steps))
+
+    def evaluate(self, batches: Sequence[Batch]) -> list[dict[str, Tensor]]:
+        """The model's logits for each batch, by name, with the weights of the newest checkpoint."""
+        outputs: list[dict[str, Tensor]] = []
+
+        def work() -> None:
+            outputs.clear()
+            self._begin()
+            outputs.extend(self._evaluate(batches))
+
+        self._surviving_restarts(work)
+        return outputs
+
+    def finish(self) -> dict[str, Tensor]:
+        """Say goodbye; the trunk's weights as the compute party trained them (none if frozen)."""
+        trunk: dict[str, Tensor] = {}
+
+        def work() -> None:
+            trunk.clear()
+            self._begin()
+            trunk.update(self._finish())
+
+        self._surviving_restarts(work)
+        return trunk
+
+    def _surviving_restarts(self, work: Callable[[], None]) -> None:
+        while True:
+            try:
+                return work()
+            except PeerRestarted:
+                self._observe(RolledBack(self._channel.peer))
+                self._talk = self._new_conversation()
+
+    def _new_conversation(self) -> Conversation:
+        session = Session(me=Role.TRUSTED, peer=Role.COMPUTE)
+        self._early.clear()
+        talk = Conversation(
+            channel=self._channel,
+            session=session,
+            gate=self._open_gate(session),
+            deadline_s=self._run.deadline_s,
+        )
+        if hasattr(self, "_talk"):
+            talk.sent, talk.received = self._talk.sent, self._talk.received
+        return talk
+
+    def _begin(self) -> None:
+        """Agree on the job and on the step to go on from, unless that is done."""
+        if self._talk.session.offer is not None:
+            return
+        run, talk = self._run, self._talk
+        if not self._checkpoints.held():
+            self._save(0)
+        mine = self._checkpoints.held()
+        offer = msgspec.structs.replace(run.offer, held=mine)
+        talk.say(Kind.OFFER, offer)
+        accept = self._talk.hear(Kind.ACCEPT).meta
+        assert isinstance(accept, Accept)
+        step = max((set(mine) & set(accept.held)) | {0})
+        if accept.needs:
+            self._send_weights(accept.needs)
+        talk.say(Kind.RESUME, Resume(step))
+        extra = self._checkpoints.load(step, model=run.local, stepper=self._stepper)
+        self._checkpoints.drop_after(step)
+        self._stepper.clear()
+        self.losses = _floats(extra.get("losses"))
+        self._talk.hear(Kind.READY)
+        self._observe(Began(step, self._channel.peer))
+
+    def _send_weights(self, needs: Iterable[str]) -> None:
+        state = {name: t for group in needs for name, t in self._run.groups[group].items()}
+        cut = shards(state)
+        for i, parts in enumerate(cut):
+            self._talk.say(Kind.WEIGHTS, Shard(i, len(cut)), parts=parts)
+            self._observe(SentWeights(i, len(cut)))
+
+    def _train(self, steps: Callable[[int], Sequence[Batch]]) -> None:
+        self._begin()
+        set_training(self._run.local, training=True)
+        total = self._run.offer.schedule.total_steps
+        while (step := self._talk.session.next_step) < total:
+            self._train_step(steps(step))
+            done = step + 1
+            if done % self._run.every == 0 or done == total:
+                self._save(done)
+                self._talk.say(Kind.CHECKPOINT, Step(done))
+                self._talk.hear(Kind.SAVED)
+                self._observe(Saved(done))
+
+    def _train_step(self, batches: Sequence[Batch]) -> None:
+        began = time.perf_counter()
+        talk, run = self._talk, self._run
+        step = talk.session.next_step
+        before = (talk.sent.total(), talk.received.total())
+        back = run.offer.returns_input_gradient
+        total = sum(batch.items for batch in batches)
+        flights: dict[int, tuple[Flight, Tensor]] = {}
+        mean = torch.zeros(())
+        for action in fill_drain(len(batches), in_flight=IN_FLIGHT, backward=back):
+            i = action.micro_batch
+            batch = batches[i]
+            # A step is one step: once its last gradient is out the session counts the next one.
+            meta = self._meta(batch, i, len(batches), phase="train", step=step)
+            if action.op is Op.BOTTOM:
+                flights[i] = self._bottom(batch, meta, labels=True)
+            elif action.op is Op.TOP:
+                h_BTD = self._receive(Kind.OUTPUT, batches, meta)
+                h_BTD.requires_grad_(run.offer.mode != "features")
+                seed_stage(run.offer.seed, step=step, micro_batch=i, stage="top")
+                loss = flights[i][0].from_cut(h_BTD).loss * (batch.items / total)
+                loss.backward()
+                mean += loss.detach()
+                if h_BTD.grad is not None:
+                    self._send(Kind.GRADIENT, h_BTD.grad, batch, meta)
+                if not back:
+                    del flights[i]
+            else:
+                g_BTD = self._receive(Kind.INPUT_GRADIENT, batches, meta)
+                flights.pop(i)[1].backward(g_BTD)
+        self._stepper.step()
+        self.losses.append(mean.item())
+        self._observe(
+            StepDone(
+                step,
+                self.losses[-1],
+                time.perf_counter() - began,
+                talk.sent.total() - before[0],
+                talk.received.total() - before[1],
+            )
+        )
+
+    def _evaluate(self, batches: Sequence[Batch]) -> Iterator[dict[str, Tensor]]:
+        set_training(self._run.local, training=False)
+        step = self._talk.session.next_step
+        remaining = iter(batches)
+        done = 0
+        with torch.no_grad():
+            while group := list(islice(remaining, EVALUATION_GROUP)):
+                flights: dict[int, Flight] = {}
+                for action in fill_drain(len(group), in_flight=IN_FLIGHT, backward=False):
+                    i = action.micro_batch
+                    meta = self._meta(group[i], i, len(group), phase="evaluate", step=step)
+                    if action.op is Op.BOTTOM:
+                        flights[i] = self._bottom(group[i], meta, labels=False)[0]
+                    else:
+                        output = flights.pop(i).from_cut(self._receive(Kind.OUTPUT, group, meta))
+                        done += 1
+                        self._observe(Evaluated(done))
+                        yield logits_of(output)
+
+    def _finish(self) -> dict[str, Tensor]:
+        self._talk.say(Kind.FINISH, Empty())
+        inlet = Inlet({name: t for group in self._run.groups.values() for name, t in group.items()})
+        heard = 0
+        while (frame := self._talk.hear(Kind.WEIGHTS, Kind.CLOSED)).kind is Kind.WEIGHTS:
+            inlet.take(self._talk.parts(frame))
+            heard += 1
+        self._observe(Finished(self._talk.session.next_step))
+        return inlet.state() if heard else {}
+
+    def _bottom(self, batch: Batch, meta: StepTensor, *, labels: bool) -> tuple[Flight, Tensor]:
+        """Start a forward and send what it hands out at the cut."""
+        seed_stage(
+            self._run.offer.seed, step=meta.step, micro_batch=meta.micro_batch, stage="bottom"
+        )
+        inputs = {**batch.inputs, **batch.labels} if labels else batch.inputs
+        flight = Flight(self._run.local, inputs=inputs)
+        h_BTD = flight.to_cut()
+        self._send(Kind.ACTIVATION, h_BTD, batch, meta)
+        self.rows[meta.phase] += _rows(batch, meta)
+        return flight, h_BTD
+
+    def _send(self, kind: Kind, h_BTD: Tensor, batch: Batch, meta: StepTensor) -> None:
+        self._talk.say(
+            kind,
+            meta if kind is Kind.ACTIVATION else msgspec.structs.replace(meta, lengths=()),
+            tensor=pack(h_BTD.detach(), lengths=batch.lengths, packed=meta.packed),
+            codec=self._codecs[kind],
+            private=_private(batch),
+        )
+
+    def _receive(self, kind: Kind, batches: Sequence[Batch], meta: StepTensor) -> Tensor:
+        """The padded answer for one micro-batch; answers to others that come before it are kept."""
+        width = self._run.exit if kind is Kind.OUTPUT else self._run.entrance
+        wanted = (kind, meta.micro_batch)
+        while wanted not in self._early:
+            frame = self._talk.hear(kind)
+            assert isinstance(frame.meta, StepTensor)
+            self._early[frame.kind, frame.meta.micro_batch] = frame
+        batch, frame = batches[meta.micro_batch], self._early.pop(wanted)
+        x_ND = self._talk.tensor(
+            frame, codec=self._codecs[kind], rows=_rows(batch, meta), width=width
+        )
+        return unpack(x_ND, lengths=batch.lengths, width=meta.width, packed=meta.packed)
+
+    def _meta(
+        self, batch: Batch, i: int, of: int, *, phase: Phase, step: int
+    ) -> StepTensor:
+        return StepTensor(
+            step=step,
+            micro_batch=i,
+            micro_batches=of,
+            phase=phase,
+            width=batch.inputs["input_ids"].shape[1],
+            packed=self._run.packed,
+            lengths=batch.lengths,
+            reply_to=0,
+        )
+
+    def _save(self, step: int) -> None:
+        self._checkpoints.save(
+            step, model=self._run.local, stepper=self._stepper, extra={"losses": self.losses}
+        )
+
+
+def _rows(batch: Batch, meta: StepTensor) -> int:
+    return sum(batch.lengths) if meta.packed else len(batch.lengths) * meta.width
+
+
+def _private(batch: Batch) -> Private:
+    """What must never be in a payload of this batch, for the gate to compare with."""
+    return Private(
+        ids=batch.inputs["input_ids"].numpy(),
+        labels=tuple(labels.numpy() for labels in batch.labels.values()),
+    )
+
+
+def _floats(values: object) -> list[float]:
+    return [float(v) for v in values] if isinstance(values, list) else []

@@ -1,0 +1,38 @@
+"""Who is who: a federation's CA, join tokens, certificates, signing keys and the deny-list.
+
+Keys are made where they are used and stay there. Nothing here sends anything but public keys and
+one-use tokens, and only to the registrar that the token pins.
+"""
+
+from splitlearn.identity.authority import Authority, create_federation, revoke
+from splitlearn.identity.denied import DenyList
+from splitlearn.identity.enrol import approve, install, join, request
+from splitlearn.identity.judge import Peer, authorise, verify_proof
+from splitlearn.identity.names import PartyName
+from splitlearn.identity.party import Identity
+from splitlearn.identity.registrar import REGISTRAR_PORT, Registrar
+from splitlearn.identity.renewal import due_at, fetch_denied, renew, renew_if_due
+from splitlearn.identity.tokens import invite
+
+__all__ = [
+    "REGISTRAR_PORT",
+    "Authority",
+    "DenyList",
+    "Identity",
+    "PartyName",
+    "Peer",
+    "Registrar",
+    "approve",
+    "authorise",
+    "create_federation",
+    "due_at",
+    "fetch_denied",
+    "install",
+    "invite",
+    "join",
+    "renew",
+    "renew_if_due",
+    "request",
+    "revoke",
+    "verify_proof",
+]

@@ -1,0 +1,201 @@
+"""The kinds of value a manifest holds, and the tables that more than one manifest has.
+
+Every field's `description` completes the sentence "it takes ..."; `reading` quotes it in errors.
+Paths are taken relative to the file they stand in; `~` is the user's home.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationInfo
+
+__all__ = [
+    "CODECS",
+    "Address",
+    "AddressField",
+    "CodecField",
+    "Fault",
+    "FileField",
+    "FolderField",
+    "IdentityTable",
+    "ModelField",
+    "NameField",
+    "PeerTable",
+    "PolicyTable",
+    "Source",
+    "SourceField",
+    "Table",
+    "peer_faults",
+]
+
+# Chains a job may name; the codecs room has an implementation of each, and its tests compare the two.
+CODECS = (
+    *("identity", "fp16", "bf16", "int8"),
+    *("identity+zstd", "fp16+zstd", "bf16+zstd", "int8+zstd"),
+)
+
+
+class Fault(NamedTuple):
+    """An impossible combination: the key to blame, and the rest of the sentence about it."""
+
+    key: str
+    why: str
+
+
+class Table(BaseModel):
+    """Base of all tables: no unknown key, no conversion of types, nothing changes after reading."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Host and port.
+
+    >>> str(Address(host="::1", port=7000))
+    '[::1]:7000'
+    """
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where rows come from: a file of this machine, or a data set of a hub.
+
+    text: what the user wrote. Either `file` and `format` are set (csv, tsv, jsonl, parquet), or
+    `name` and, where given, `config` and `split`.
+    """
+
+    text: str
+    file: Path | None = None
+    format: str | None = None
+    name: str | None = None
+    config: str | None = None
+    split: str | None = None
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("that is no string")
+    if not value.strip() or not value.isprintable():
+        raise ValueError("that is empty or has unprintable characters")
+    return value
+
+
+def _absolute(text: str, info: ValidationInfo) -> Path:
+    """Never touches the disk and, unlike Path.resolve, never raises."""
+    context: Mapping[str, Path] = info.context or {}
+    folder = context["file"].absolute().parent if "file" in context else Path.cwd()
+    return Path(os.path.normpath(folder / os.path.expanduser(text)))  # noqa: PTH111
+
+
+def _existing(path: Path) -> Path:
+    if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises for too long a name
+        raise ValueError(f"there is no file {path}")
+    return path
+
+
+def _folder(value: object, info: ValidationInfo) -> Path:
+    return _absolute(_text(value), info)
+
+
+def _file(value: object, info: ValidationInfo) -> Path:
+    return _existing(_absolute(_text(value), info))
+
+
+def _address(value: object) -> Address:
+    match = _ADDRESS.fullmatch(_text(value))
+    if match is None or int(match["port"]) > _LAST_PORT:
+        raise ValueError("that is not host:port")
+    return Address(host=match["ipv6"] or match["host"], port=int(match["port"]))
+
+
+def _model(value: object, info: ValidationInfo) -> str:
+    text = _text(value)
+    folder = _absolute(text, info)
+    if os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises for too long a name
+        return str(folder)
+    if not _HUB_MODEL.fullmatch(text):
+        raise ValueError(f"there is no folder {folder}")
+    return text
+
+
+def _source(value: object, info: ValidationInfo) -> Source:
+    text = _text(value)
+    match = _FILE.fullmatch(text)
+    if match is not None:
+        return Source(text=text, file=_existing(_absolute(text, info)), format=match["format"])
+    match = _HUB_DATA.fullmatch(text)
+    if match is None:
+        raise ValueError("that is neither a file of these kinds nor a hub name")
+    return Source(text=text, name=match["name"], config=match["config"], split=match["split"])
+
+
+_LAST_PORT = 65_535
+_ADDRESS = re.compile(
+    r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]{2,45})\]|(?P<host>[A-Za-z0-9._-]{1,253})):(?P<port>[0-9]{1,5})"
+)
+_FILE = re.compile(r".*\.(?P<format>csv|tsv|jsonl|parquet)(?:\.gz)?", re.DOTALL)
+_HUB_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?")
+_HUB_DATA = re.compile(
+    rf"(?P<name>{_HUB_MODEL.pattern})(?::(?P<config>[A-Za-z0-9._-]+))?(?:@(?P<split>[A-Za-z0-9._-]+))?"
+)
+
+FolderField = Annotated[Path, PlainValidator(_folder)]
+FileField = Annotated[Path, PlainValidator(_file)]
+AddressField = Annotated[Address, PlainValidator(_address)]
+ModelField = Annotated[str, PlainValidator(_model)]
+SourceField = Annotated[Source, PlainValidator(_source)]
+NameField = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
+
+
+def _chain(value: object) -> str:
+    text = _text(value)
+    if text not in CODECS:
+        raise ValueError("there is no such chain")
+    return text
+
+
+CodecField = Annotated[str, PlainValidator(_chain)]
+
+
+class IdentityTable(Table):
+    """Who we are."""
+
+    folder: FolderField = Field(description="the folder that `splitlearn join` filled")
+
+
+class PeerTable(Table):
+    """Whom we work with, and which of the two opens the connection."""
+
+    party: str = Field(
+        pattern=r"^[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?$",
+        description="the peer's party name: up to 42 lower-case letters, digits and hyphens",
+    )
+    dial: AddressField | None = Field(default=None, description="the peer's address as host:port")
+    listen: AddressField | None = Field(
+        default=None, description="the address to wait at as host:port"
+    )
+
+
+class PolicyTable(Table):
+    """What may leave."""
+
+    file: FileField = Field(description="the policy file that says what may leave")
+
+
+def peer_faults(peer: PeerTable) -> Iterator[Fault]:
+    """What is impossible about a peer's table."""
+    if (peer.dial is None) == (peer.listen is None):
+        yield Fault("peer.dial", "or peer.listen has to be given as host:port, and not both")
+    if peer.dial is not None and not peer.dial.port:
+        yield Fault("peer.dial", "has port 0; it takes the port the peer listens at")

@@ -1,0 +1,227 @@
+"""job.toml: what the trusted party wants done. Everything that decides a run stands in one file."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import PrivateAttr
+
+from splitlearn.errors import ManifestError
+from splitlearn.manifest.fields import (
+    Fault,
+    IdentityTable,
+    PeerTable,
+    PolicyTable,
+    Table,
+    peer_faults,
+)
+from splitlearn.manifest.reading import read
+from splitlearn.manifest.tables import (
+    CheckpointTable,
+    CodecTable,
+    CutTable,
+    DataTable,
+    ModelTable,
+    OptimiserTable,
+    RunTable,
+    ScheduleTable,
+    Task,
+)
+
+__all__ = ["Job", "load_job"]
+
+
+class Job(Table):
+    run: RunTable
+    identity: IdentityTable
+    peer: PeerTable
+    model: ModelTable
+    data: DataTable
+    cut: CutTable = CutTable()
+    codec: CodecTable = CodecTable()
+    optimiser: OptimiserTable = OptimiserTable()
+    schedule: ScheduleTable
+    checkpoint: CheckpointTable = CheckpointTable()
+    policy: PolicyTable
+
+    _file: Path = PrivateAttr(default=Path("job.toml"))
+
+    def model_post_init(self, context: Any, /) -> None:
+        self._file = (context or {}).get("file", self._file)
+
+    @property
+    def file(self) -> Path:
+        """The file this was read from."""
+        return self._file
+
+    def fault(self, key: str, why: str) -> ManifestError:
+        """The error to raise when `key` turns out to be wrong later, as in `raise job.fault(...)`."""
+        return ManifestError(f"{self._file}: {key} {why}")
+
+    def trunk(self, *, layers: int) -> tuple[int, int]:
+        """First layer of the trunk and first layer after it, of a model with so many layers."""
+        cut = self.cut
+        last = cut.top + layers if cut.top < 0 else cut.top
+        if not cut.bottom < last <= layers:
+            raise self.fault(
+                "cut.top",
+                f"is {cut.top} and cut.bottom is {cut.bottom}, which leave no layer to the peer in "
+                f"a model of {layers} layers; take 1 <= bottom < top <= {layers}",
+            )
+        return cut.bottom, last
+
+    def digest(self) -> str:
+        """SHA-256, hex, of the settings that decide the numbers. Two runs of one digest may resume
+        one another. No address, path, column, label name or content is in it: the peer gets it.
+        """
+        return _digest(
+            {
+                "version": 1,
+                "seed": self.run.seed,
+                "task": self.model.task,
+                "attention": self.model.attention,
+                "max_length": self.data.max_length,
+                "cut": self.cut.model_dump(
+                    exclude={"lower": {"public_text"}, "upper": {"public_text"}}
+                ),
+                "codec": self.codec.model_dump(),
+                "optimiser": self.optimiser.model_dump(),
+                "schedule": self.schedule.model_dump(),
+            }
+        )
+
+    def inputs_digest(self) -> str:
+        """SHA-256, hex, of the contents that decide the numbers: training data, public texts, label
+        names, column names, the model's files. For the trusted party's own eyes: compared before a
+        run is resumed, never sent. Hub names count as their text.
+        """
+        folder = Path(self.model.path)
+        files = sorted(folder.iterdir()) if folder.is_dir() else []
+        return _digest(
+            {
+                "version": 1,
+                "model": {path.name: _hash(path) for path in files if path.suffix in _MODEL_FILES}
+                or self.model.path,
+                "labels": self.model.labels,
+                "train": _hash(self.data.train.file)
+                if self.data.train.file
+                else self.data.train.text,
+                "columns": self.data.model_dump(exclude={"train", "evaluate"}),
+                "public": [
+                    _hash(cut.public_text) if cut.public_text else None
+                    for cut in (self.cut.lower, self.cut.upper)
+                ],
+            }
+        )
+
+
+def load_job(path: Path | str) -> Job:
+    """The job in the file; ManifestError for the first unknown, missing, wrong or impossible key."""
+    return read(Path(path), model=Job, faults=_impossible)
+
+
+# Columns of each task: those it needs and those it may have.
+_COLUMNS: Mapping[Task, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "sequence-classification": (("text", "label"), ("text_pair",)),
+    "token-classification": (("tokens", "tags"), ()),
+    "question-answering": (("question", "context", "answer_text", "answer_start"), ()),
+}
+_ALL_COLUMNS = sorted({name for group in _COLUMNS.values() for names in group for name in names})
+# What decides a model's numbers lies in files of these kinds.
+_MODEL_FILES = {".json", ".safetensors", ".txt", ".model"}
+_HASH_BYTES = 2**20
+
+
+def _impossible(job: Job) -> Iterator[Fault]:
+    """Every combination that makes no sense, as the key to blame and what is wrong with it."""
+    yield from peer_faults(job.peer)
+    yield from _data_faults(job)
+    yield from _cut_faults(job.cut)
+    schedule = job.schedule
+    if (schedule.epochs is None) == (schedule.steps is None):
+        yield Fault("schedule.epochs", "or schedule.steps has to be given, and not both")
+    if schedule.micro_batches > schedule.batch_size:
+        yield Fault(
+            "schedule.micro_batches",
+            f"is {schedule.micro_batches}, more than the {schedule.batch_size} examples of a batch; "
+            "it takes a whole number from 1 to schedule.batch_size",
+        )
+    if schedule.steps is not None and schedule.warmup_steps > schedule.steps:
+        yield Fault(
+            "schedule.warmup_steps",
+            f"is {schedule.warmup_steps}; it takes at most schedule.steps, {schedule.steps}",
+        )
+
+
+def _data_faults(job: Job) -> Iterator[Fault]:
+    task = job.model.task
+    needed, possible = _COLUMNS[task]
+    for column in _ALL_COLUMNS:
+        given = getattr(job.data, column) is not None
+        if column in needed and not given:
+            yield Fault(f"data.{column}", f"is missing; {task} needs {_listed('data', needed)}")
+        if given and column not in needed + possible:
+            yield Fault(
+                f"data.{column}",
+                f"has no use in {task}, which has {_listed('data', needed + possible)}",
+            )
+    labels = job.model.labels
+    if labels is not None and task == "question-answering":
+        yield Fault("model.labels", "has no use in question-answering; leave it out")
+    if labels is not None and len(set(labels)) < len(labels):
+        yield Fault("model.labels", "names a label twice; it takes different names")
+
+
+def _cut_faults(cut: CutTable) -> Iterator[Fault]:
+    if cut.top == 0 or 0 < cut.top <= cut.bottom:
+        yield Fault(
+            "cut.top",
+            f"is {cut.top} and cut.bottom is {cut.bottom}, which leave no layer to the peer; "
+            "it takes a layer above cut.bottom, or a negative number counted from the end",
+        )
+    if cut.train_bottom and cut.mode == "features":
+        yield Fault(
+            "cut.train_bottom",
+            'is true, but in mode "features" no gradient comes back to the bottom; '
+            'it takes false, or cut.mode = "full"',
+        )
+    for name, bottleneck in (("lower", cut.lower), ("upper", cut.upper)):
+        key = f"cut.{name}"
+        if bottleneck.method == "none" and bottleneck.rank:
+            yield Fault(
+                f"{key}.rank",
+                f'is {bottleneck.rank} without {key}.method; add "pca" or "sft" there',
+            )
+        if bottleneck.method != "none" and not bottleneck.rank:
+            yield Fault(
+                f"{key}.rank", f'is missing or 0; method "{bottleneck.method}" takes 1 or more'
+            )
+        if bottleneck.method == "pca" and bottleneck.public_text is None:
+            yield Fault(
+                f"{key}.public_text", 'is missing; method "pca" takes a file with one text a line'
+            )
+        if bottleneck.method != "pca" and bottleneck.public_text is not None:
+            yield Fault(f"{key}.public_text", 'has a use with method "pca" only; leave it out')
+
+
+def _listed(table: str, keys: tuple[str, ...]) -> str:
+    return ", ".join(f"{table}.{key}" for key in keys)
+
+
+def _digest(values: Mapping[str, object]) -> str:
+    """Of JSON with sorted keys and no spaces; floats are written as their shortest exact decimal."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_HASH_BYTES):
+                digest.update(block)
+    except OSError as error:
+        raise ManifestError(f"{path} cannot be read ({error.strerror}); the job needs it") from None
+    return digest.hexdigest()

@@ -1,0 +1,160 @@
+"""The tables of job.toml: keys, types, bounds, defaults and what to tell who got one wrong."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from splitlearn.manifest.fields import (
+    CODECS,
+    CodecField,
+    FileField,
+    FolderField,
+    ModelField,
+    NameField,
+    SourceField,
+    Table,
+)
+
+__all__ = [
+    "BottleneckTable",
+    "CheckpointTable",
+    "CodecTable",
+    "CutTable",
+    "DataTable",
+    "ModelTable",
+    "OptimiserTable",
+    "RunTable",
+    "ScheduleTable",
+    "Task",
+]
+
+Task = Literal["sequence-classification", "token-classification", "question-answering"]
+
+_CHAIN = f"one of {', '.join(CODECS)}"
+_COLUMN = "the name of a column; a dot reaches into a column of records, as in answers.text"
+_SOURCE = "a csv, tsv, jsonl or parquet file, or a hub name as owner/name:config@split"
+
+
+class RunTable(Table):
+    name: NameField = Field(
+        description="a name of up to 64 letters, digits and ._+-, the first a letter or digit"
+    )
+    folder: FolderField = Field(description="the folder that gets all this run writes")
+    seed: int = Field(
+        default=0, ge=0, le=10_000_000, description="a whole number from 0 to 10000000"
+    )
+    deadline_s: float = Field(
+        default=60.0, gt=0, le=86_400, description="seconds to wait for the peer, up to 86400"
+    )
+
+
+class ModelTable(Table):
+    path: ModelField = Field(description="a folder with a transformers model, or a hub name")
+    task: Task = Field(
+        description="sequence-classification, token-classification or question-answering"
+    )
+    labels: tuple[str, ...] | None = Field(
+        default=None,
+        strict=False,
+        min_length=2,
+        max_length=65_536,
+        description="a list of at least two different label names; left out, the training data's",
+    )
+    attention: Literal["sdpa", "eager"] = Field(default="sdpa", description="sdpa or eager")
+
+
+class DataTable(Table):
+    """Columns, one group a task: text, text_pair, label / tokens, tags / the other four."""
+
+    train: SourceField = Field(description=_SOURCE)
+    evaluate: SourceField | None = Field(
+        default=None,
+        description=_SOURCE,
+    )
+    text: str | None = Field(default=None, min_length=1, description=_COLUMN)
+    text_pair: str | None = Field(default=None, min_length=1, description=_COLUMN)
+    label: str | None = Field(default=None, min_length=1, description=_COLUMN)
+    tokens: str | None = Field(default=None, min_length=1, description=_COLUMN)
+    tags: str | None = Field(default=None, min_length=1, description=_COLUMN)
+    question: str | None = Field(default=None, min_length=1, description=_COLUMN)
+    context: str | None = Field(default=None, min_length=1, description=_COLUMN)
+    answer_text: str | None = Field(default=None, min_length=1, description=_COLUMN)
+    answer_start: str | None = Field(default=None, min_length=1, description=_COLUMN)
+    max_length: int = Field(
+        default=128, ge=8, le=131_072, description="tokens a text is cut to, from 8 to 131072"
+    )
+
+
+class BottleneckTable(Table):
+    """A low-rank cut. `public_text` has one text a line; a PCA basis is fitted to it."""
+
+    method: Literal["none", "pca", "sft"] = Field(default="none", description="none, pca or sft")
+    rank: int = Field(
+        default=0, ge=0, le=65_536, description="a whole number from 1 up to the hidden width"
+    )
+    public_text: FileField | None = Field(
+        default=None, description="a text file that may be known to anybody, one text a line"
+    )
+
+
+class CutTable(Table):
+    """Layers [0, bottom) and [top, end) stay here; those between go to the peer."""
+
+    bottom: int = Field(
+        default=2, ge=1, le=65_536, description="how many first layers stay here, at least 1"
+    )
+    top: int = Field(
+        default=-1,
+        ge=-65_536,
+        le=65_536,
+        description="the first of the last layers that stay here; negative counts from the end",
+    )
+    mode: Literal["features", "full"] = Field(default="features", description="features or full")
+    train_bottom: bool = Field(default=False, description="true or false")
+    lower: BottleneckTable = BottleneckTable()
+    upper: BottleneckTable = BottleneckTable()
+
+
+class CodecTable(Table):
+    """How each kind of tensor is written; the last two travel only where a mode sends gradients."""
+
+    activation: CodecField = Field(default="int8+zstd", description=_CHAIN)
+    output: CodecField = Field(default="fp16", description=_CHAIN)
+    gradient: CodecField = Field(default="fp16", description=_CHAIN)
+    input_gradient: CodecField = Field(default="fp16", description=_CHAIN)
+
+
+class OptimiserTable(Table):
+    name: Literal["adamw", "sgd"] = Field(default="adamw", description="adamw or sgd")
+    learning_rate: float = Field(default=2e-5, gt=0, le=1e3, description="a number above 0")
+    weight_decay: float = Field(default=0.01, ge=0, le=1e3, description="a number from 0 up")
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="a number from 0 to below 1")
+    beta2: float = Field(default=0.999, ge=0, lt=1, description="a number from 0 to below 1")
+    epsilon: float = Field(default=1e-8, gt=0, le=1, description="a number above 0, up to 1")
+
+
+class ScheduleTable(Table):
+    name: Literal["constant", "linear", "cosine"] = Field(
+        default="linear", description="constant, linear or cosine"
+    )
+    warmup_steps: int = Field(
+        default=0, ge=0, le=10_000_000, description="a whole number of optimiser steps from 0 up"
+    )
+    epochs: int | None = Field(
+        default=None, ge=1, le=10_000, description="a whole number from 1 to 10000"
+    )
+    steps: int | None = Field(
+        default=None, ge=1, le=10_000_000, description="a whole number of optimiser steps from 1 up"
+    )
+    batch_size: int = Field(
+        default=32, ge=1, le=4_096, description="examples of an optimiser step, from 1 to 4096"
+    )
+    micro_batches: int = Field(
+        default=1, ge=1, le=4_096, description="pieces a batch is sent in, from 1 to batch_size"
+    )
+
+
+class CheckpointTable(Table):
+    every_steps: int = Field(
+        default=50, ge=1, le=10_000_000, description="a whole number of optimiser steps from 1 up"
+    )

@@ -1,0 +1,284 @@
+"""Do these rows look like text, ids or labels instead of a hidden state? Checks on values.
+
+They stop accidents and patched stages, not an adversary who encodes with care: a hidden state that
+passes is still the text to whoever owns the model. A few passes over the rows and samples of at most
+SAMPLE_ROWS rows for the rest, so that a message of 2 MB takes about a millisecond.
+Never keeps, shows or logs a value.
+"""
+
+# B examples, T padded tokens, N rows (N = sum of lengths where packed, else B x T), D columns, S sample
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splitlearn.errors import RefusedError
+
+__all__ = [
+    "SAMPLE_ROWS",
+    "Private",
+    "check_finite",
+    "check_hidden",
+    "check_lengths",
+    "check_row_norm",
+]
+
+Floats: TypeAlias = NDArray[np.float32]
+Numbers: TypeAlias = NDArray[np.generic]
+
+SAMPLE_ROWS = 64
+# Fewer distinct rows than this say nothing about how many values a column takes.
+MIN_SAMPLE_ROWS = 16
+# A straight line through fewer points is no evidence.
+MIN_LINE_POINTS = 8
+
+
+@dataclass(frozen=True)
+class Private:
+    """What a micro-batch must not be recognisable by; given to the gate for comparison only.
+
+    ids: (B, T) token ids, padded. labels: each (B,) or (B, T). lengths: real tokens of each example.
+    """
+
+    ids: NDArray[np.integer] = field(repr=False)
+    labels: tuple[NDArray[np.integer], ...] = field(repr=False)
+    lengths: tuple[int, ...] = field(repr=False)
+
+
+def check_lengths(
+    private: Private, *, rows: int, width: int, packed: bool, lengths: tuple[int, ...]
+) -> None:
+    """Refuse a micro-batch whose side data are not exactly those of the batch it is made from.
+
+    lengths: as they would travel; empty where the kind carries none. width: padded length T.
+    """
+    real = private.lengths
+    whole = private.ids.shape == (len(real), width) and all(0 < n <= width for n in real)
+    labels = all(label.shape in {(len(real),), (len(real), width)} for label in private.labels)
+    if not (whole and labels):
+        raise RefusedError(
+            f"the batch to compare with has ids of shape {private.ids.shape} and {len(real)} lengths "
+            f"where the message says width {width}; our own stage is at fault",
+            rule="content.batch",
+        )
+    if lengths and lengths != real:
+        raise RefusedError(
+            f"the {len(lengths)} lengths beside the tensor are not those of the batch's "
+            f"{len(real)} examples; our own stage is at fault",
+            rule="content.lengths",
+        )
+    expected = sum(real) if packed else len(real) * width
+    if rows != expected:
+        raise RefusedError(
+            f"the tensor has {rows} rows where the batch has {expected}; our own stage is at fault",
+            rule="content.rows",
+        )
+
+
+def check_finite(x_ND: Floats) -> None:
+    """Refuse NaN and infinity: a NaN has 22 bits of room for anything."""
+    # One product shows both; only a finite number that overflows has to be looked at again.
+    flat = x_ND.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(np.dot(flat, flat))
+    if not np.isfinite(total) and not np.isfinite(flat).all():
+        raise RefusedError(
+            f"a tensor of shape {x_ND.shape} holds NaN or infinity; lower the learning rate, or look "
+            "for the layer that divides by zero",
+            rule="content.finite",
+        )
+
+
+def check_row_norm(x_ND: Floats, *, limit: float) -> None:
+    """Refuse a row longer than `limit`."""
+    longest = float(np.sqrt(np.einsum("nd,nd->n", x_ND, x_ND, dtype=np.float64).max(initial=0.0)))
+    if longest > limit:
+        raise RefusedError(
+            f"a row of a tensor of shape {x_ND.shape} has norm {longest:.3g}; allowed is {limit:g}",
+            rule="content.max_row_norm",
+        )
+
+
+def check_hidden(
+    x_ND: Floats, *, private: Private, packed: bool, gradient: bool, coded: bool
+) -> None:
+    """Refuse rows in which whole numbers, the batch's ids or its labels can be recognised.
+
+    gradient: rows of a gradient, most of which may be zero, and whose columns follow the labels by
+    nature. coded: the rows have been through a codec, which may have rounded them.
+    """
+    check_finite(x_ND)
+    if not coded:
+        _check_whole_numbers(x_ND)
+    rows = _rows_of(private, packed=packed)
+    ids_N = private.ids.reshape(-1)[rows].astype(np.float64)
+    sample = _first_of_each(ids_N)
+    sample_SD = x_ND[sample].astype(np.float64)
+    if coded:
+        _check_whole_columns(sample_SD)
+    _check_line(sample_SD, ids_N[sample], rule="content.ids")
+    starts = _starts(private, packed=packed)
+    for label in private.labels:
+        at = starts if label.ndim == 1 else slice(None)
+        label_N = label if label.ndim == 1 else label.reshape(-1)[rows]
+        _check_equal(x_ND[at], label_N)
+    if gradient or coded:
+        return
+    _check_distinct(sample_SD)
+    apart = _distinct_examples(private)
+    first_SD = x_ND[starts[apart]].astype(np.float64)
+    _check_distinct(first_SD)
+    for label in private.labels:
+        if label.ndim == 1:
+            _check_line(first_SD, label[apart].astype(np.float64), rule="content.labels")
+
+
+# Floats from here on are whole anyway.
+_FLOAT32_WHOLE = 2.0**23
+# A float16 is whole from 1,024 on, a bfloat16 from 128.
+_CODED_WHOLE = 128.0
+# How far a column may stray from a straight line in the labels or ids, relative to its own spread,
+# and still be one that a codec rounded.
+_LINE_TOLERANCE = 0.01
+
+
+def _check_whole_numbers(x_ND: Floats) -> None:
+    """Real hidden states hold a whole number by accident once in millions of values."""
+    whole_ND = np.rint(x_ND)
+    whole_ND = np.equal(whole_ND, x_ND)
+    zeros = x_ND.size - np.count_nonzero(x_ND)
+    suspects = int(np.count_nonzero(whole_ND)) - zeros
+    if suspects < _FEWEST:
+        return
+    coarse = _is_coarse(x_ND)
+    columns = np.flatnonzero(whole_ND.all(axis=0))
+    for column in columns:
+        x_N = x_ND[:, column]
+        seen = np.count_nonzero(x_N)
+        if seen >= (MIN_LINE_POINTS if coarse else _FEWEST) and np.abs(x_N).max() < _FLOAT32_WHOLE:
+            raise _looks_like(
+                f"column {column} is", x_ND, what="whole numbers", rule="content.whole"
+            )
+    # Numbers in half precision are whole more often, but not most of them.
+    share = 0.5 if coarse else _WHOLE_SHARE
+    if suspects > _FEWEST + share * x_ND.size or suspects + zeros == x_ND.size:
+        raise _looks_like(
+            f"{suspects} values are", x_ND, what="whole numbers", rule="content.whole"
+        )
+
+
+# Nonzero whole numbers that are still taken for accidents, and the share of them in a large tensor.
+_FEWEST = 2
+_WHOLE_SHARE = 1e-4
+
+
+def _is_coarse(x_ND: Floats) -> bool:
+    """Whether the values have been through half precision: the low mantissa bits are then zero."""
+    stride = max(1, x_ND.size // 4096)
+    bits = np.ascontiguousarray(x_ND.reshape(-1)[::stride]).view(np.uint32)
+    return bool(np.mean((bits & 0x1FFF) == 0) > _COARSE_SHARE)
+
+
+_COARSE_SHARE = 0.9
+
+
+def _check_whole_columns(sample_SD: NDArray[np.float64]) -> None:
+    whole_D = (np.rint(sample_SD) == sample_SD).all(axis=0)
+    seen_D = np.count_nonzero(sample_SD, axis=0) >= MIN_LINE_POINTS
+    small_D = np.abs(sample_SD).max(axis=0, initial=0.0) < _CODED_WHOLE
+    if (whole_D & seen_D & small_D).any():
+        raise _looks_like("a column is", sample_SD, what="whole numbers", rule="content.whole")
+
+
+def _check_distinct(sample_SD: NDArray[np.float64]) -> None:
+    """Refuse a column that takes few values over rows that ought to differ all."""
+    if len(sample_SD) < MIN_SAMPLE_ROWS:
+        return
+    sorted_SD = np.sort(sample_SD, axis=0)
+    distinct_D = 1 + np.count_nonzero(np.diff(sorted_SD, axis=0), axis=0)
+    few_D = (distinct_D > 1) & (distinct_D <= len(sample_SD) // 2)
+    # In half precision a column of large, close values takes few: then all columns have to.
+    if few_D.all() if _is_coarse(sample_SD.astype(np.float32)) else few_D.any():
+        raise _looks_like(
+            f"a column takes {int(distinct_D[few_D].min())} values over {len(sample_SD)} different",
+            sample_SD,
+            what="classes",
+            rule="content.distinct",
+        )
+
+
+def _check_line(
+    sample_SD: NDArray[np.float64], private_S: NDArray[np.float64], *, rule: str
+) -> None:
+    """Refuse a column that is a straight line in ids or labels: equal, scaled or shifted alike."""
+    if len(np.unique(private_S)) < 2 or len(private_S) < MIN_LINE_POINTS:
+        return
+    x_SD = sample_SD - sample_SD.mean(axis=0)
+    p_S = private_S - private_S.mean()
+    slope_D = (p_S @ x_SD) / (p_S @ p_S)
+    spread_D = np.einsum("sd,sd->d", x_SD, x_SD)
+    explained_D = slope_D**2 * (p_S @ p_S)
+    for column in np.flatnonzero((spread_D > 0) & (explained_D > 0.99 * spread_D)):
+        x_S = x_SD[:, column]
+        rest = np.abs(x_S - slope_D[column] * p_S).max()
+        # Against the typical spread and not the largest: one token far from all others makes any
+        # column nearly a line.
+        typical = np.median(np.abs(x_S - np.median(x_S)))
+        if rest <= _LINE_TOLERANCE * typical + 1e-6 * np.abs(sample_SD[:, column]).max():
+            what = rule.partition(".")[2]
+            raise _looks_like(f"column {column} follows", sample_SD, what=f"the {what}", rule=rule)
+
+
+def _check_equal(x_ND: Floats, private_N: Numbers) -> None:
+    """Refuse a column that equals the labels. Ones that are zero throughout say nothing."""
+    if len(x_ND) < 2 or np.count_nonzero(private_N) < _FEWEST:
+        return
+    wanted_N = private_N.astype(np.float32)
+    # The first row that is not zero decides for nearly all columns.
+    probe = int(np.flatnonzero(wanted_N)[0])
+    for column in np.flatnonzero(x_ND[probe] == wanted_N[probe]):
+        if (x_ND[:, column] == wanted_N).all():
+            raise _looks_like(f"column {column} is", x_ND, what="the labels", rule="content.labels")
+
+
+def _looks_like(
+    found: str, x: Floats | NDArray[np.float64], *, what: str, rule: str
+) -> RefusedError:
+    return RefusedError(
+        f"{found} {what} in a tensor of {x.shape[-1]} columns, which is no hidden state; "
+        "our own stage is at fault and nothing was sent",
+        rule=rule,
+    )
+
+
+def _rows_of(private: Private, *, packed: bool) -> NDArray[np.intp] | slice:
+    """Which of the B x T positions travel as rows, in order."""
+    if not packed:
+        return slice(None)
+    width = private.ids.shape[1]
+    real_BT = np.arange(width) < np.asarray(private.lengths)[:, None]
+    return np.flatnonzero(real_BT)
+
+
+def _starts(private: Private, *, packed: bool) -> NDArray[np.intp]:
+    """The row of each example's first token."""
+    if not packed:
+        return np.arange(len(private.lengths)) * private.ids.shape[1]
+    return np.concatenate([[0], np.cumsum(private.lengths)[:-1]]).astype(np.intp)
+
+
+def _first_of_each(ids_N: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Rows with different token ids, at most SAMPLE_ROWS, spread over the ids that occur."""
+    first = np.unique(ids_N, return_index=True)[1]
+    if len(first) > SAMPLE_ROWS:
+        first = first[np.linspace(0, len(first) - 1, SAMPLE_ROWS).astype(np.intp)]
+    return first
+
+
+def _distinct_examples(private: Private) -> NDArray[np.intp]:
+    """Examples with different token ids, at most SAMPLE_ROWS."""
+    rows = [row.tobytes() for row in private.ids[: 4 * SAMPLE_ROWS]]
+    first = {row: index for index, row in reversed(list(enumerate(rows)))}
+    return np.sort(np.fromiter(first.values(), dtype=np.intp))[:SAMPLE_ROWS]

@@ -1,0 +1,72 @@
+"""Who takes part, what they say to each other, and who may say what to whom.
+
+Tables only. A message kind that is not in `MAY_SEND` cannot be sent by anybody.
+"""
+
+from enum import StrEnum
+
+__all__ = ["CODES", "KINDS", "MAY_SEND", "Kind", "Role", "may_send"]
+
+
+class Role(StrEnum):
+    """What a party does in a federation. One certificate carries one role."""
+
+    TRUSTED = "trusted"
+    COMPUTE = "compute"
+    GENERATOR = "generator"
+    DISCRIMINATOR = "discriminator"
+    AUDITOR = "auditor"
+    REGISTRAR = "registrar"
+
+
+class Kind(StrEnum):
+    """A message between two parties. Tensor-bearing kinds are marked with what they carry."""
+
+    OFFER = "offer"  # the job, as far as the peer has to know it
+    ACCEPT = "accept"  # what the peer already holds
+    WEIGHTS = "weights"  # tensors: a shard of the trunk's weights
+    RESUME = "resume"  # the step both sides go on from
+    READY = "ready"
+    ACTIVATION = "activation"  # tensor: bottom's output, into the trunk
+    OUTPUT = "output"  # tensor: trunk's output, into the top
+    GRADIENT = "gradient"  # tensor: loss by trunk's output
+    INPUT_GRADIENT = "input_gradient"  # tensor: loss by trunk's input
+    CHECKPOINT = "checkpoint"  # save the state after this step
+    SAVED = "saved"
+    FINISH = "finish"
+    CLOSED = "closed"
+
+
+# The byte that stands for a kind in a frame header. Never renumber; only append.
+CODES: dict[Kind, int] = {kind: code for code, kind in enumerate(Kind, start=1)}
+KINDS: dict[int, Kind] = {code: kind for kind, code in CODES.items()}
+
+_DOWN = (Role.TRUSTED, Role.COMPUTE)
+_UP = (Role.COMPUTE, Role.TRUSTED)
+
+MAY_SEND: dict[Kind, frozenset[tuple[Role, Role]]] = {
+    Kind.OFFER: frozenset({_DOWN}),
+    Kind.ACCEPT: frozenset({_UP}),
+    Kind.WEIGHTS: frozenset({_DOWN, _UP}),
+    Kind.RESUME: frozenset({_DOWN}),
+    Kind.READY: frozenset({_UP}),
+    Kind.ACTIVATION: frozenset({_DOWN}),
+    Kind.OUTPUT: frozenset({_UP}),
+    Kind.GRADIENT: frozenset({_DOWN}),
+    Kind.INPUT_GRADIENT: frozenset({_UP}),
+    Kind.CHECKPOINT: frozenset({_DOWN}),
+    Kind.SAVED: frozenset({_UP}),
+    Kind.FINISH: frozenset({_DOWN}),
+    Kind.CLOSED: frozenset({_UP}),
+}
+
+
+def may_send(kind: Kind, *, sender: Role, receiver: Role) -> bool:
+    """Whether `sender` may say `kind` to `receiver`.
+
+    >>> may_send(Kind.ACTIVATION, sender=Role.TRUSTED, receiver=Role.COMPUTE)
+    True
+    >>> may_send(Kind.ACTIVATION, sender=Role.COMPUTE, receiver=Role.TRUSTED)
+    False
+    """
+    return (sender, receiver) in MAY_SEND[kind]

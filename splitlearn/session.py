@@ -1,0 +1,218 @@
+"""The legal conversation between two parties, as tables; no I/O, no tensors, no clock.
+
+Both parties run the same tables over what they say (`stamp`) and what they hear (`check`), so an
+illegal message is refused where it would be sent and again where it arrives. A message is legal if
+its sequence number is the next one, its sender's role may say its kind, the conversation's state
+allows it, and, for the tensors of a step, its micro-batch is at that point of its exchange.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from splitlearn.errors import SessionError
+from splitlearn.roles import Kind, Role, may_send
+from splitlearn.wire.messages import Meta, Offer, Resume, Step, StepTensor
+
+__all__ = ["EXCHANGE", "NEXT", "Progress", "Session", "State"]
+
+
+class State(StrEnum):
+    """Where a conversation stands."""
+
+    IDLE = "idle"
+    OFFERED = "offered"
+    AGREED = "agreed"
+    LOADING = "loading"
+    STARTING = "starting"
+    OPEN = "open"
+    SAVING = "saving"
+    FINISHING = "finishing"
+    CLOSED = "closed"
+
+
+class Progress(StrEnum):
+    """Where the exchange of one micro-batch stands."""
+
+    NEW = "new"
+    IN_TRUNK = "in trunk"
+    RETURNED = "returned"
+    IN_BACKWARD = "in backward"
+    DONE = "done"
+
+
+# Who sends a kind is fixed by roles.MAY_SEND except for weights, which travel both ways.
+NEXT: dict[State, dict[tuple[Role, Kind], State]] = {
+    State.IDLE: {(Role.TRUSTED, Kind.OFFER): State.OFFERED},
+    State.OFFERED: {(Role.COMPUTE, Kind.ACCEPT): State.AGREED},
+    State.AGREED: {
+        (Role.TRUSTED, Kind.WEIGHTS): State.LOADING,
+        (Role.TRUSTED, Kind.RESUME): State.STARTING,
+    },
+    State.LOADING: {
+        (Role.TRUSTED, Kind.WEIGHTS): State.LOADING,
+        (Role.TRUSTED, Kind.RESUME): State.STARTING,
+    },
+    State.STARTING: {(Role.COMPUTE, Kind.READY): State.OPEN},
+    State.OPEN: {
+        (Role.TRUSTED, Kind.ACTIVATION): State.OPEN,
+        (Role.COMPUTE, Kind.OUTPUT): State.OPEN,
+        (Role.TRUSTED, Kind.GRADIENT): State.OPEN,
+        (Role.COMPUTE, Kind.INPUT_GRADIENT): State.OPEN,
+        (Role.TRUSTED, Kind.CHECKPOINT): State.SAVING,
+        (Role.TRUSTED, Kind.FINISH): State.FINISHING,
+    },
+    State.SAVING: {(Role.COMPUTE, Kind.SAVED): State.OPEN},
+    State.FINISHING: {
+        (Role.COMPUTE, Kind.WEIGHTS): State.FINISHING,
+        (Role.COMPUTE, Kind.CLOSED): State.CLOSED,
+    },
+    State.CLOSED: {},
+}
+
+EXCHANGE: dict[Progress, dict[Kind, Progress]] = {
+    Progress.NEW: {Kind.ACTIVATION: Progress.IN_TRUNK},
+    Progress.IN_TRUNK: {Kind.OUTPUT: Progress.RETURNED},
+    Progress.RETURNED: {Kind.GRADIENT: Progress.IN_BACKWARD},
+    Progress.IN_BACKWARD: {Kind.INPUT_GRADIENT: Progress.DONE},
+    Progress.DONE: {},
+}
+
+
+@dataclass
+class Group:
+    """The micro-batches of one step (or of one stretch of an evaluation) under way."""
+
+    step: int
+    phase: str
+    ends_at: Progress
+    progress: list[Progress]
+
+    @property
+    def complete(self) -> bool:
+        return all(at is self.ends_at for at in self.progress)
+
+
+@dataclass
+class Session:
+    """One party's view of one conversation. `me` and `peer` are roles, TRUSTED and COMPUTE.
+
+    A conversation lives as long as both processes do; when one comes back as a new process, both
+    start a new Session and agree on a checkpoint with OFFER, ACCEPT and RESUME.
+    """
+
+    me: Role
+    peer: Role
+    state: State = State.IDLE
+    next_out: int = 1
+    next_in: int = 1
+    next_step: int = 0
+    offer: Offer | None = None
+    group: Group | None = field(default=None, repr=False)
+
+    def stamp(self, kind: Kind, meta: Meta) -> int:
+        """Take `kind` as the next thing we say; its sequence number.
+
+        Raises SessionError if we may not say it now; the conversation is over then.
+        """
+        self._advance(kind, meta, sender=self.me, receiver=self.peer)
+        seq = self.next_out
+        self.next_out += 1
+        return seq
+
+    def check(self, kind: Kind, meta: Meta, *, seq: int) -> None:
+        """Take a message from the peer; SessionError, and the end, if it is not legal now."""
+        if seq != self.next_in:
+            what = "repeats" if seq < self.next_in else "runs ahead of"
+            raise SessionError(
+                f"the {self.peer} party's message {seq} ({kind}) {what} the conversation; "
+                f"{self._view()} expected number {self.next_in}"
+            )
+        self._advance(kind, meta, sender=self.peer, receiver=self.me)
+        self.next_in += 1
+
+    def _advance(self, kind: Kind, meta: Meta, *, sender: Role, receiver: Role) -> None:
+        if not may_send(kind, sender=sender, receiver=receiver):
+            raise SessionError(f"a {sender} party may not send {kind} to a {receiver} party")
+        following = NEXT[self.state].get((sender, kind))
+        if following is None:
+            legal = ", ".join(f"{k} by {who}" for who, k in NEXT[self.state]) or "nothing"
+            raise SessionError(f"{kind} by {sender} while {self._view()}; expected {legal}")
+        if isinstance(meta, StepTensor):
+            self._exchange(kind, meta)
+        elif isinstance(meta, Step):
+            self._at_step(kind, meta.step)
+        elif kind is Kind.FINISH and self.group is not None and not self.group.complete:
+            raise SessionError(f"finish in the middle of step {self.group.step}")
+        if isinstance(meta, Offer):
+            self.offer = meta
+        if isinstance(meta, Resume):
+            self.next_step = meta.step
+        self.state = following
+
+    def _at_step(self, kind: Kind, step: int) -> None:
+        if step != self.next_step or (self.group is not None and not self.group.complete):
+            raise SessionError(
+                f"{kind} names step {step} while {self._view()}; "
+                f"expected {self.next_step}, between two steps"
+            )
+
+    def _exchange(self, kind: Kind, meta: StepTensor) -> None:
+        group = self.group
+        same = group is not None and (group.step, group.phase) == (meta.step, meta.phase)
+        if group is None or group.complete or not same:
+            group = self._open_group(kind, meta)
+        if meta.micro_batches != len(group.progress) or meta.micro_batch >= len(group.progress):
+            raise SessionError(
+                f"{kind} is micro-batch {meta.micro_batch} of {meta.micro_batches} of step "
+                f"{meta.step}; the step was opened with {len(group.progress)}"
+            )
+        at = group.progress[meta.micro_batch]
+        after = None if at is group.ends_at else EXCHANGE[at].get(kind)
+        ordered = meta.micro_batch == 0 or group.progress[meta.micro_batch - 1] is not at
+        if after is None or not ordered:
+            raise SessionError(
+                f"{kind} for micro-batch {meta.micro_batch} of step {meta.step}, "
+                f"which is {at.value}; {self._view()}"
+            )
+        group.progress[meta.micro_batch] = after
+        if group.complete and group.phase == "train":
+            self.next_step = group.step + 1
+
+    def _open_group(self, kind: Kind, meta: StepTensor) -> Group:
+        """Begin a step with its first activation."""
+        if self.group is not None and not self.group.complete:
+            raise SessionError(
+                f"{kind} for {meta.phase} step {meta.step} while {self.group.phase} step "
+                f"{self.group.step} is not finished"
+            )
+        if kind is not Kind.ACTIVATION or meta.step != self.next_step or meta.micro_batches < 1:
+            raise SessionError(
+                f"{kind} for {meta.phase} step {meta.step} while {self._view()}; "
+                f"expected the activation of step {self.next_step}"
+            )
+        self.group = Group(
+            step=meta.step,
+            phase=meta.phase,
+            ends_at=self._last(meta),
+            progress=[Progress.NEW] * meta.micro_batches,
+        )
+        return self.group
+
+    def _last(self, meta: StepTensor) -> Progress:
+        """Where an exchange ends under the job's mode: what is not agreed on is not legal."""
+        offer = self.offer
+        if offer is None:
+            raise SessionError("a step before an offer")
+        if meta.phase == "train" and offer.purpose != "train":
+            raise SessionError(f"a training step in a run offered to {offer.purpose}")
+        if meta.phase == "evaluate" or offer.mode == "features":
+            return Progress.RETURNED
+        return Progress.DONE if offer.returns_input_gradient else Progress.IN_BACKWARD
+
+    def _view(self) -> str:
+        where = f"the {self.me} party's view is {self.state.value}, step {self.next_step}"
+        group = self.group
+        if self.state is not State.OPEN or group is None or group.complete:
+            return where
+        done = ", ".join(f"{i} {at.value}" for i, at in enumerate(group.progress))
+        return f"{where} ({group.phase} micro-batches: {done})"

@@ -1,0 +1,58 @@
+"""Cuts a transformers model at two layers, and puts it together again.
+
+This room knows models and tensors; it never sends, receives, logs or trains. What a peer says about
+a model is checked against a table before anything is built from it.
+"""
+
+from splitlearn.split.blueprint import build_trunk, trunk_model
+from splitlearn.split.bottleneck import PcaBasis, fit_pca
+from splitlearn.split.cut import Bottleneck, Cut, cut_of, place, spec_of
+from splitlearn.split.families import FAMILIES
+from splitlearn.split.freeze import freeze, freeze_trunk, set_training
+from splitlearn.split.memory import own_memory
+from splitlearn.split.merge import load_merged, merged, save_merged
+from splitlearn.split.rows import mask_of, pack, reads_padding, unpack
+from splitlearn.split.stage import RemoteStage, Trunk, factor, remote_stage, split
+from splitlearn.split.weights import (
+    GROUPS,
+    digest,
+    load_layers_from_folder,
+    load_weights,
+    trunk_groups,
+    trunk_state,
+)
+
+__all__ = [
+    "FAMILIES",
+    "GROUPS",
+    "Bottleneck",
+    "Cut",
+    "PcaBasis",
+    "RemoteStage",
+    "Trunk",
+    "build_trunk",
+    "cut_of",
+    "digest",
+    "factor",
+    "fit_pca",
+    "freeze",
+    "freeze_trunk",
+    "load_layers_from_folder",
+    "load_merged",
+    "load_weights",
+    "mask_of",
+    "merged",
+    "own_memory",
+    "pack",
+    "place",
+    "reads_padding",
+    "remote_stage",
+    "save_merged",
+    "set_training",
+    "spec_of",
+    "split",
+    "trunk_groups",
+    "trunk_model",
+    "trunk_state",
+    "unpack",
+]

@@ -1,0 +1,123 @@
+"""What a peer needs to know to build a trunk, and building one from what a peer said.
+
+A blueprint is a row of the table of families and the numbers of a layer. Every number from a peer is
+checked against bounds before anything is built, and what is built is a shape without memory: weights
+take memory only as they arrive. Embeddings, top and head are not in a blueprint at all.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from transformers import PreTrainedModel
+
+from splitlearn.errors import ManifestError, WireError
+from splitlearn.split.cut import Cut, cut_of, fault
+from splitlearn.split.families import (
+    ACTIVATIONS,
+    ATTENTIONS,
+    FAMILIES,
+    Family,
+    empty_config,
+    empty_layer,
+    family_of,
+)
+from splitlearn.split.stage import Trunk, lay_out
+from splitlearn.wire.messages import CutSpec, TrunkModel
+
+__all__ = ["build_trunk", "trunk_model"]
+
+# Twice the largest encoder in the table's families (XLM-R, 48 layers) or more, in each number.
+MAX_LAYERS = 512
+MAX_WIDTH = 16_384
+MAX_HEADS = 1_024
+MAX_INNER = 65_536
+# 64 GiB of float32 weights: six times BERT-large's relatives of 3 billion parameters fit.
+MAX_TRUNK_BYTES = 64 * 2**30
+
+
+def trunk_model(model: PreTrainedModel) -> TrunkModel:
+    """The blueprint of a model of ours. ManifestError if it is of a kind that cannot be offered."""
+    family = family_of(model)
+    if model.dtype != torch.float32:
+        raise ManifestError(
+            f"the model's weights are {model.dtype}; load it in float32 to split it"
+        )
+    fields = {name: getattr(model.config, attribute) for name, attribute in family.fields.items()}
+    wire_names = {name: wire for wire, name in ACTIVATIONS.items()}
+    fields["activation"] = wire_names.get(fields["activation"], str(fields["activation"]))
+    found = _fault(family, fields)
+    if found is not None:
+        raise ManifestError(f"this {family.model_type} model cannot be split: {found}")
+    return TrunkModel(model_type=family.model_type, fields=fields)
+
+
+def build_trunk(model: TrunkModel, *, cut: CutSpec) -> Trunk:
+    """The trunk that a peer's blueprint and cut describe, without weights (on the meta device).
+
+    `weights.load_weights` fills it. WireError if the blueprint names no family of ours, or a number
+    in it is missing, unknown, ill-typed or out of bounds.
+    """
+    family = FAMILIES.get(model.model_type)
+    if family is None:
+        raise WireError(
+            f"the peer offers a model of type {model.model_type!r}; this version knows "
+            f"{', '.join(sorted(FAMILIES))}"
+        )
+    place = cut_of(cut)
+    found = _fault(family, model.fields) or _misplaced(place, fields=model.fields)
+    if found is not None:
+        raise WireError(f"the peer offers a {family.model_type} trunk that cannot be: {found}")
+    config = empty_config(family, model.fields)
+    layers = range(config.num_hidden_layers)
+    needed = {place.first - 1, place.last - 1, *place.whole}
+    with torch.device("meta"):
+        blocks = [
+            empty_layer(family, config, index=index) if index in needed else torch.nn.Identity()
+            for index in layers
+        ]
+    slots = lay_out(blocks, cut=place, halves=family.halves, width=config.hidden_size, bases={})
+    return Trunk(config, layers=slots.layers, receive=slots.receive, send=slots.send)
+
+
+_WHOLE_NUMBERS = {"layers": MAX_LAYERS, "width": MAX_WIDTH, "heads": MAX_HEADS, "inner": MAX_INNER}
+_NAMES: dict[str, tuple[str, ...]] = {"activation": tuple(ACTIVATIONS), "attention": ATTENTIONS}
+
+
+def _fault(family: Family, fields: Mapping[str, object]) -> str | None:
+    """What is wrong with a blueprint's fields, if anything; the first fault in the table's order."""
+    if fields.keys() != family.fields.keys():
+        return f"its fields are {sorted(fields)}, expected {sorted(family.fields)}"
+    for name in family.fields:
+        found = _field_fault(name, fields[name])
+        if found is not None:
+            return found
+    width, heads = fields["width"], fields["heads"]
+    assert isinstance(width, int)
+    assert isinstance(heads, int)
+    if width % heads != 0:
+        return f"{heads} heads do not divide a width of {width}"
+    return None
+
+
+def _field_fault(name: str, value: object) -> str | None:
+    if name in _WHOLE_NUMBERS:
+        most = _WHOLE_NUMBERS[name]
+        if type(value) is not int or not 1 <= value <= most:
+            return f"{name} is {value!r}, expected a whole number from 1 to {most}"
+    elif name in _NAMES:
+        if value not in _NAMES[name]:
+            return f"{name} is {value!r}, expected one of {', '.join(_NAMES[name])}"
+    elif name == "norm-epsilon":
+        if type(value) not in (int, float) or not 0.0 < float(str(value)) <= 0.1:
+            return f"{name} is {value!r}, expected a number above 0 and up to 0.1"
+    elif type(value) not in (int, float) or not 0.0 <= float(str(value)) < 1.0:
+        return f"{name} is {value!r}, expected a number from 0 up to, not with, 1"
+    return None
+
+
+def _misplaced(place: Cut, *, fields: Mapping[str, bool | int | float | str]) -> str | None:
+    layers, width, inner = int(fields["layers"]), int(fields["width"]), int(fields["inner"])
+    size = 4 * (place.last - place.first + 2) * (4 * width * width + 2 * width * inner)
+    if size > MAX_TRUNK_BYTES:
+        return f"its weights would take {size} bytes, more than {MAX_TRUNK_BYTES}"
+    return fault(place, layers=layers, width=width)

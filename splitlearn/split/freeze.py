@@ -1,0 +1,57 @@
+"""What of a model trains, by mode, and which parts drop out while it does.
+
+features: bottom and trunk are frozen, only the top and head train, and no gradient leaves.
+full: trunk, top and head train; the bottom too, where asked.
+What is frozen also runs without dropout, so that it gives the same output for the same text.
+"""
+
+from typing import Literal
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from splitlearn.split.cut import Cut
+from splitlearn.split.families import base_of
+from splitlearn.split.stage import Trunk, slots_of
+
+__all__ = ["Mode", "freeze", "freeze_trunk", "set_training"]
+
+Mode = Literal["features", "full"]
+
+
+def freeze(model: PreTrainedModel, *, cut: Cut, mode: Mode, train_bottom: bool) -> None:
+    """Sets requires_grad in a whole factored model or in the local part of a split one.
+
+    The same call on both gives the same weights the same standing.
+    """
+    slots = slots_of(model, cut=cut)
+    model.requires_grad_(True)
+    for module in slots.trunk:
+        module.requires_grad_(mode == "full")
+    embeddings = [child for name, child in base_of(model).named_children() if name in _EMBEDDINGS]
+    for module in (*embeddings, *slots.bottom):
+        module.requires_grad_(mode == "full" and train_bottom)
+
+
+def freeze_trunk(trunk: Trunk, *, mode: Mode) -> None:
+    """Sets requires_grad in a trunk of its own."""
+    trunk.requires_grad_(mode == "full")
+
+
+def set_training(module: nn.Module, *, training: bool) -> None:
+    """Training mode for what trains; evaluation mode for every part whose weights are all frozen."""
+    module.train(training)
+    if training:
+        _rest(module)
+
+
+_EMBEDDINGS = ("embeddings", "embeddings_project")
+
+
+def _rest(module: nn.Module) -> None:
+    weights = list(module.parameters())
+    if weights and not any(weight.requires_grad for weight in weights):
+        module.train(False)
+        return
+    for child in module.children():
+        _rest(child)

@@ -1,0 +1,149 @@
+"""A split model put together again, and its folder on disk.
+
+Without a bottleneck the folder is a plain transformers folder. With one the model is no longer what
+its model type says, so its weights lie under a name that transformers does not look for: loading it
+as a plain model fails at once, where otherwise it would run with some weights at random.
+"""
+
+import copy
+import json
+from pathlib import Path
+from typing import Literal, Protocol, cast
+
+import msgspec
+import transformers
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from transformers import PretrainedConfig, PreTrainedModel
+
+from splitlearn.errors import ManifestError
+from splitlearn.split.cut import Cut, fault
+from splitlearn.split.families import FAMILIES, family_of, layers_of, replace_layers
+from splitlearn.split.memory import align_file, own_memory
+from splitlearn.split.stage import RemoteStage, Trunk, lay_out, slots_of
+
+__all__ = ["CUT_FILE", "WEIGHTS_FILE", "Tokenizer", "load_merged", "merged", "save_merged"]
+
+CUT_FILE = "splitlearn_cut.json"
+WEIGHTS_FILE = "splitlearn.safetensors"
+
+
+class Tokenizer(Protocol):
+    """What is asked of a tokenizer here."""
+
+    def save_pretrained(self, save_directory: str) -> object: ...
+
+
+def merged(local: PreTrainedModel, *, trunk: Trunk, cut: Cut) -> PreTrainedModel:
+    """The unsplit model, bottlenecks in place, in evaluation mode. Both parts are copied."""
+    model = copy.deepcopy(local)
+    slots = slots_of(model, cut=cut)
+    assert isinstance(slots.trunk[0], RemoteStage)
+    # Where a layer refers to the trunk's config, its copy refers to the model's.
+    inner = [copy.deepcopy(part, {id(trunk.config): model.config}) for part in trunk.in_order()]
+    replace_layers(model, [*slots.bottom, *inner, *slots.top])
+    model.requires_grad_(True)
+    return cast(PreTrainedModel, model.train(False))
+
+
+def save_merged(
+    folder: Path, *, model: PreTrainedModel, cut: Cut, tokenizer: Tokenizer | None = None
+) -> None:
+    """Writes a merged model so that `load_merged(folder)` gives its logits to the bit.
+
+    ManifestError if the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if cut.narrow:
+            model.config.architectures = [type(model).__name__]
+            model.config.save_pretrained(str(folder))
+            state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+            save_file(state, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+            note = msgspec.json.encode(_Note(version=1, cut=cut))
+            (folder / CUT_FILE).write_bytes(msgspec.json.format(note, indent=2))
+        else:
+            (folder / CUT_FILE).unlink(missing_ok=True)
+            model.save_pretrained(str(folder))
+            for file in sorted(folder.glob("*.safetensors")):
+                align_file(file)
+        _keep_attention(folder / "config.json", model.config)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(str(folder))
+    except (OSError, SafetensorError) as error:
+        raise ManifestError(f"the merged model cannot be written to {folder}: {error}") from None
+
+
+def load_merged(folder: str | Path) -> PreTrainedModel:
+    """The merged model in `folder`, whole, in evaluation mode, ready to be called like any other.
+
+    Reads what `save_merged` wrote, with a bottleneck or without. ManifestError if it is not that.
+    """
+    folder = Path(folder)
+    try:
+        config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True)
+        auto = _auto_class(config)
+        if (folder / CUT_FILE).is_file():
+            note = msgspec.json.decode((folder / CUT_FILE).read_bytes(), type=_Note)
+            model = _with_slots(auto.from_config(config), cut=note.cut)
+            model.load_state_dict(load_file(folder / WEIGHTS_FILE), strict=True, assign=True)
+        else:
+            model = auto.from_pretrained(str(folder), local_files_only=True, use_safetensors=True)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        first_line = str(error).strip().partition("\n")[0]
+        raise ManifestError(f"{folder} is not the folder of a merged model: {first_line}") from None
+    own_memory(model)
+    return cast(PreTrainedModel, model.train(False))
+
+
+class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What CUT_FILE says."""
+
+    version: Literal[1]
+    cut: Cut
+
+
+class _Auto(Protocol):
+    """What is asked of transformers' auto classes here, which say nothing of their types."""
+
+    def from_config(self, config: PretrainedConfig) -> PreTrainedModel: ...
+
+    def from_pretrained(
+        self, folder: str, *, local_files_only: bool, use_safetensors: bool
+    ) -> PreTrainedModel: ...
+
+
+_AUTO: dict[str, _Auto] = {
+    "ForSequenceClassification": cast(_Auto, transformers.AutoModelForSequenceClassification),
+    "ForTokenClassification": cast(_Auto, transformers.AutoModelForTokenClassification),
+    "ForQuestionAnswering": cast(_Auto, transformers.AutoModelForQuestionAnswering),
+}
+
+
+def _auto_class(config: PretrainedConfig) -> _Auto:
+    name = (config.architectures or ["none"])[0]
+    for ending, auto in _AUTO.items():
+        if name.endswith(ending):
+            return auto
+    raise ValueError(f"its architecture is {name}, expected one of {', '.join(_AUTO)}")
+
+
+def _with_slots(model: PreTrainedModel, *, cut: Cut) -> PreTrainedModel:
+    """The model with the cut's bottlenecks among its layers, all of those without weights."""
+    config, family = model.config, family_of(model)
+    found = fault(cut, layers=config.num_hidden_layers, width=config.hidden_size)
+    if found is not None:
+        raise ValueError(found)
+    layers = [layer.to("meta") for layer in layers_of(model)]
+    slots = lay_out(layers, cut=cut, halves=family.halves, width=config.hidden_size, bases={})
+    replace_layers(model, [*slots.bottom, *slots.trunk, *slots.top])
+    return model
+
+
+def _keep_attention(file: Path, config: PretrainedConfig) -> None:
+    """transformers forgets which attention a model was run with, and the two differ in the last bits."""
+    written = json.loads(file.read_text())
+    written["attn_implementation"] = getattr(
+        config, FAMILIES[config.model_type].fields["attention"]
+    )
+    file.write_text(json.dumps(written, indent=2, sort_keys=True) + "\n")

@@ -1,0 +1,205 @@
+"""A model in two parts: the local one, ordinary but for one remote stage, and the trunk.
+
+The local part is the transformers model itself, so embeddings, heads and losses are the library's;
+only its list of layers is shorter by the trunk, whose place a RemoteStage takes. The trunk holds
+layers and nothing else: never embeddings, top or head. Masks are rebuilt at the trunk from lengths
+by the function that the base model uses. No sending and no receiving happens here.
+"""
+
+# B batch, T padded length, D width (R where the cut is narrow)
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.masking_utils import create_bidirectional_mask
+
+from splitlearn.errors import ManifestError
+from splitlearn.split.bottleneck import PcaBasis, pca_pair, sft_pair
+from splitlearn.split.cut import Bottleneck, Cut, fault
+from splitlearn.split.families import Halves, family_of, layers_of, replace_layers
+from splitlearn.split.memory import own_memory
+from splitlearn.split.rows import mask_of
+
+__all__ = [
+    "RemoteStage",
+    "Slots",
+    "Trunk",
+    "factor",
+    "lay_out",
+    "remote_stage",
+    "slots_of",
+    "split",
+]
+
+
+class RemoteStage(nn.Module):
+    """Stands where the trunk's layers were. `exchange` takes the bottom's output to the trunk's.
+
+    The engine sets `exchange` before the model runs. A copy of the stage comes without it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.exchange: Callable[[Tensor], Tensor] = _not_connected
+
+    def forward(self, h_BTD: Tensor, *_: object, **__: object) -> Tensor:
+        return self.exchange(h_BTD)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "RemoteStage":
+        return RemoteStage()
+
+
+class Trunk(nn.Module):
+    """Layers [first, last), with the receiving module before and the sending one after, if any.
+
+    Layers keep the numbers they have in the whole model, so weight names read "layers.2. ...".
+    """
+
+    def __init__(
+        self,
+        config: PretrainedConfig,
+        *,
+        layers: Mapping[int, nn.Module],
+        receive: nn.Module | None,
+        send: nn.Module | None,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.receive = receive
+        self.layers = nn.ModuleDict({str(index): layer for index, layer in layers.items()})
+        self.send = send
+
+    def forward(self, h_BTD: Tensor, *, lengths: Sequence[int]) -> Tensor:
+        """(B, T, entrance) to (B, T, exit); `lengths` are the real tokens of each example."""
+        mask = create_bidirectional_mask(
+            config=self.config,
+            inputs_embeds=h_BTD,
+            attention_mask=mask_of(lengths, width=h_BTD.shape[1]),
+        )
+        for module in self.in_order():
+            h_BTD = module(h_BTD, mask)
+        return h_BTD
+
+    def in_order(self) -> list[nn.Module]:
+        """What the trunk runs, first to last."""
+        modules = [self.receive, *self.layers.values(), self.send]
+        return [module for module in modules if module is not None]
+
+
+@dataclass(frozen=True)
+class Slots:
+    """A model's layers and bottlenecks by owner. `layers` are the trunk's, by number."""
+
+    bottom: tuple[nn.Module, ...]
+    receive: nn.Module | None
+    layers: Mapping[int, nn.Module]
+    send: nn.Module | None
+    top: tuple[nn.Module, ...]
+
+    @property
+    def trunk(self) -> tuple[nn.Module, ...]:
+        inner = (self.receive, *self.layers.values(), self.send)
+        return tuple(module for module in inner if module is not None)
+
+
+def factor(model: PreTrainedModel, *, cut: Cut, bases: Mapping[str, PcaBasis]) -> PreTrainedModel:
+    """The model with its bottlenecks in place, whole, in one process. It is changed, not copied.
+
+    bases: "lower" and "upper", for those cuts whose method is "pca". This is the model that a split
+    run trains; without a bottleneck it is the model as it came. ManifestError if the cut does not
+    fit or a basis is missing.
+    """
+    config, family = model.config, family_of(model)
+    found = fault(cut, layers=config.num_hidden_layers, width=config.hidden_size)
+    if found is not None:
+        raise ManifestError(f"the cut does not fit this model: {found}")
+    for where, bottleneck in (("lower", cut.lower), ("upper", cut.upper)):
+        if bottleneck.method == "pca" and where not in bases:
+            raise ManifestError(
+                f"the {where} cut has method 'pca' and no public text to fit it to; name some"
+            )
+    slots = lay_out(
+        list(layers_of(model)), cut=cut, halves=family.halves, width=config.hidden_size, bases=bases
+    )
+    replace_layers(model, [*slots.bottom, *slots.trunk, *slots.top])
+    own_memory(model)
+    return model
+
+
+def lay_out(
+    layers: Sequence[nn.Module],
+    *,
+    cut: Cut,
+    halves: Halves,
+    width: int,
+    bases: Mapping[str, PcaBasis],
+) -> Slots:
+    """All of a model's layers, with the cut's bottlenecks among them. Layers are moved, not copied.
+
+    A "pca" pair whose basis is missing comes without weights (on the meta device).
+    """
+
+    def pair(
+        bottleneck: Bottleneck, where: str, block: nn.Module
+    ) -> tuple[nn.Module | None, nn.Module | None]:
+        if bottleneck.method == "none":
+            return None, None
+        if bottleneck.method == "pca":
+            return pca_pair(bases.get(where), width=width, rank=bottleneck.rank)
+        return sft_pair(block, halves=halves, rank=bottleneck.rank)
+
+    lower_send, lower_receive = pair(cut.lower, "lower", layers[cut.first - 1])
+    upper_send, upper_receive = pair(cut.upper, "upper", layers[cut.last - 1])
+    bottom = layers[: cut.first - (cut.lower.method == "sft")]
+    return Slots(
+        bottom=tuple(bottom) if lower_send is None else (*bottom, lower_send),
+        receive=lower_receive,
+        layers={index: layers[index] for index in cut.whole},
+        send=upper_send,
+        top=tuple(layers[cut.last :])
+        if upper_receive is None
+        else (upper_receive, *layers[cut.last :]),
+    )
+
+
+def slots_of(model: PreTrainedModel, *, cut: Cut) -> Slots:
+    """The slots of a whole factored model, or of a local one (whose trunk is one remote stage)."""
+    layers = list(layers_of(model))
+    begin = cut.first - (cut.lower.method == "sft") + (cut.lower.method != "none")
+    top = model.config.num_hidden_layers - cut.last + (cut.upper.method != "none")
+    bottom, trunk, rest = (
+        layers[:begin],
+        layers[begin : len(layers) - top],
+        layers[len(layers) - top :],
+    )
+    if len(trunk) == 1 and isinstance(trunk[0], RemoteStage):
+        return Slots(tuple(bottom), None, {cut.first: trunk[0]}, None, tuple(rest))
+    receive = trunk.pop(0) if cut.lower.method != "none" else None
+    send = trunk.pop() if cut.upper.method != "none" else None
+    assert len(trunk) == len(cut.whole), "the model was not factored with this cut"
+    return Slots(
+        tuple(bottom), receive, dict(zip(cut.whole, trunk, strict=True)), send, tuple(rest)
+    )
+
+
+def split(model: PreTrainedModel, *, cut: Cut) -> tuple[PreTrainedModel, Trunk]:
+    """A factored model taken apart: the local model, and the trunk that its remote stage stands for.
+
+    Nothing is copied: the model given becomes the local one and its trunk is moved out.
+    """
+    slots = slots_of(model, cut=cut)
+    replace_layers(model, [*slots.bottom, RemoteStage(), *slots.top])
+    trunk = Trunk(model.config, layers=slots.layers, receive=slots.receive, send=slots.send)
+    return model, trunk.train(model.training)
+
+
+def remote_stage(local: PreTrainedModel) -> RemoteStage:
+    """The one remote stage in a local model: where the engine sets `exchange`."""
+    (stage,) = (layer for layer in layers_of(local) if isinstance(layer, RemoteStage))
+    return stage
+
+
+def _not_connected(_: Tensor) -> Tensor:
+    raise AssertionError("a remote stage ran before the engine set its exchange")

@@ -1,0 +1,52 @@
+"""What stands on the wire: limits, typed metadata, frames and tensor containers. Bytes in, values out.
+
+`frames.encode`, `frames.decode`, `tensors.encode`, `tensors.decode` read as what they are, so those
+modules are part of the face. Never opens a connection, imports neither torch nor, until an array is
+asked for, numpy.
+"""
+
+from splitlearn.wire import frames, limits, messages, tensors
+from splitlearn.wire.frames import Assembler, Frame
+from splitlearn.wire.messages import (
+    META,
+    Accept,
+    BottleneckSpec,
+    CodecSpec,
+    CutSpec,
+    Empty,
+    Meta,
+    Offer,
+    OptimiserSpec,
+    Resume,
+    ScheduleSpec,
+    Shard,
+    Step,
+    StepTensor,
+    TrunkModel,
+)
+from splitlearn.wire.tensors import Part
+
+__all__ = [
+    "META",
+    "Accept",
+    "Assembler",
+    "BottleneckSpec",
+    "CodecSpec",
+    "CutSpec",
+    "Empty",
+    "Frame",
+    "Meta",
+    "Offer",
+    "OptimiserSpec",
+    "Part",
+    "Resume",
+    "ScheduleSpec",
+    "Shard",
+    "Step",
+    "StepTensor",
+    "TrunkModel",
+    "frames",
+    "limits",
+    "messages",
+    "tensors",
+]

@@ -1,0 +1,181 @@
+"""The typed metadata of every message kind, as it stands between a frame's header and its payload.
+
+Encoded with msgpack through msgspec as arrays (no field names on the wire), decoded strictly: an
+unknown, missing or ill-typed field, or a value outside its bounds, is a WireError. There is no free
+text: strings are identifiers of bounded length over a fixed alphabet, everything else is numbers.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from splitlearn.roles import Kind
+
+__all__ = [
+    "META",
+    "Accept",
+    "BottleneckSpec",
+    "CodecSpec",
+    "CutSpec",
+    "Empty",
+    "Meta",
+    "Offer",
+    "OptimiserSpec",
+    "Resume",
+    "ScheduleSpec",
+    "Shard",
+    "Step",
+    "StepTensor",
+    "TrunkModel",
+]
+
+# 10 million optimiser steps is far beyond any fine-tuning; it keeps every counter in 32 bits.
+Count = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
+# A micro-batch of more than 4,096 examples, or a text of more than 131,072 tokens, is not a job of ours.
+Batch = Annotated[int, msgspec.Meta(ge=0, le=4_096)]
+Length = Annotated[int, msgspec.Meta(ge=1, le=131_072)]
+Small = Annotated[int, msgspec.Meta(ge=0, le=65_536)]
+Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}\Z")]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Real = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
+
+
+class Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """Base of all message metadata."""
+
+
+class Empty(Meta, frozen=True):
+    """READY, FINISH, CLOSED: the kind says it all."""
+
+
+class Step(Meta, frozen=True):
+    """CHECKPOINT, SAVED: `step` optimiser steps are done and stand in the checkpoint."""
+
+    step: Count
+
+
+class StepTensor(Meta, frozen=True):
+    """ACTIVATION, OUTPUT, GRADIENT, INPUT_GRADIENT: where in the run the payload belongs.
+
+    step: optimiser steps done before this one; micro_batch of micro_batches: position in the step.
+    lengths: tokens of each example, in ACTIVATION only (masks are rebuilt from it).
+    width: padded length T that the peer rebuilds; packed: rows hold the real tokens only, so
+    rows == sum(lengths), otherwise rows == len(lengths) * width.
+    reply_to: sequence number of the message this one answers (0 where it answers none).
+    """
+
+    step: Count
+    micro_batch: Batch
+    micro_batches: Batch
+    phase: Literal["train", "evaluate"]
+    width: Length
+    packed: bool
+    lengths: Annotated[tuple[Length, ...], msgspec.Meta(max_length=4_096)]
+    reply_to: Sequence
+
+
+class TrunkModel(Meta, frozen=True):
+    """What the peer needs to build the trunk's layers: a model type and the numbers of its layers."""
+
+    model_type: Name
+    fields: Annotated[dict[Name, bool | Small | Real | Name], msgspec.Meta(max_length=32)]
+
+
+class BottleneckSpec(Meta, frozen=True):
+    method: Literal["none", "pca", "sft"]
+    rank: Small
+
+
+class CutSpec(Meta, frozen=True):
+    """Trunk is layers [first, last)."""
+
+    first: Small
+    last: Small
+    lower: BottleneckSpec
+    upper: BottleneckSpec
+
+
+class CodecSpec(Meta, frozen=True):
+    """Codec chain of each tensor-bearing kind."""
+
+    activation: Name
+    output: Name
+    gradient: Name
+    input_gradient: Name
+
+
+class OptimiserSpec(Meta, frozen=True):
+    name: Literal["adamw", "sgd"]
+    learning_rate: Real
+    weight_decay: Real
+    beta1: Real
+    beta2: Real
+    epsilon: Real
+
+
+class ScheduleSpec(Meta, frozen=True):
+    name: Literal["constant", "linear", "cosine"]
+    warmup_steps: Count
+    total_steps: Count
+
+
+class Offer(Meta, frozen=True):
+    """OFFER: the job as far as the compute party has to know it. No text, label, path or vocabulary.
+
+    job: digest of everything that decides the numbers; two runs with the same digest may resume one
+    another. layers and bottlenecks: digests of the trunk's two groups of weights.
+    """
+
+    run: Name
+    job: Digest
+    salt: Digest
+    purpose: Literal["train", "evaluate"]
+    mode: Literal["features", "full"]
+    returns_input_gradient: bool
+    model: TrunkModel
+    cut: CutSpec
+    codecs: CodecSpec
+    optimiser: OptimiserSpec
+    schedule: ScheduleSpec
+    seed: Count
+    layers: Digest
+    bottlenecks: Digest
+    held: Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
+
+
+class Accept(Meta, frozen=True):
+    """ACCEPT: the checkpoints the peer holds for this job, and which weights it has to be sent."""
+
+    held: Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
+    needs: Annotated[tuple[Literal["layers", "bottlenecks"], ...], msgspec.Meta(max_length=2)]
+
+
+class Shard(Meta, frozen=True):
+    """WEIGHTS: shard `index` of `count`; tensor names stand in the payload's own header."""
+
+    index: Small
+    count: Small
+
+
+class Resume(Meta, frozen=True):
+    """RESUME: both sides go on from the state after `step` optimiser steps; 0 is the beginning."""
+
+    step: Count
+
+
+META: dict[Kind, type[Meta]] = {
+    Kind.OFFER: Offer,
+    Kind.ACCEPT: Accept,
+    Kind.WEIGHTS: Shard,
+    Kind.RESUME: Resume,
+    Kind.READY: Empty,
+    Kind.ACTIVATION: StepTensor,
+    Kind.OUTPUT: StepTensor,
+    Kind.GRADIENT: StepTensor,
+    Kind.INPUT_GRADIENT: StepTensor,
+    Kind.CHECKPOINT: Step,
+    Kind.SAVED: Step,
+    Kind.FINISH: Empty,
+    Kind.CLOSED: Empty,
+}

@@ -1,0 +1,29 @@
+"""Seeds that depend on the place in the run and on nothing else."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from splitlearn.engine.seeds import seed_stage, stage_seed
+
+places = st.tuples(
+    st.integers(0, 10), st.integers(0, 10**7), st.integers(0, 4095), st.sampled_from("abc")
+)
+
+
+@given(places, places)
+def test_two_places_have_two_seeds(one: tuple[int, int, int, str], two: tuple[int, int, int, str]) -> None:
+    seeds = [
+        stage_seed(seed, step=step, micro_batch=mb, stage=stage) for seed, step, mb, stage in (one, two)
+    ]
+    assert (seeds[0] == seeds[1]) is (one == two)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_a_place_done_again_draws_the_same_numbers() -> None:
+    drawn = []
+    for _ in range(2):
+        seed_stage(3, step=5, micro_batch=1, stage="trunk")
+        drawn.append(torch.rand(4))
+        torch.rand(100)
+    assert torch.equal(*drawn)

@@ -1,0 +1,52 @@
+"""Who may say what: the tables are complete, and nothing that they don't name is allowed."""
+
+import itertools
+
+import pytest
+
+from splitlearn.roles import CODES, KINDS, MAY_SEND, Kind, Role, may_send
+
+
+def test_codes_are_the_published_ones() -> None:
+    assert {kind.value: code for kind, code in CODES.items()} == {
+        "offer": 1,
+        "accept": 2,
+        "weights": 3,
+        "resume": 4,
+        "ready": 5,
+        "activation": 6,
+        "output": 7,
+        "gradient": 8,
+        "input_gradient": 9,
+        "checkpoint": 10,
+        "saved": 11,
+        "finish": 12,
+        "closed": 13,
+    }
+
+
+def test_each_code_stands_for_one_kind() -> None:
+    assert {code: kind for kind, code in CODES.items()} == KINDS
+    assert set(CODES) == set(Kind)
+
+
+def test_every_kind_has_its_senders() -> None:
+    assert set(MAY_SEND) == set(Kind)
+    assert all(MAY_SEND.values())
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_nobody_but_the_named_pair_may_send(kind: Kind) -> None:
+    allowed = {
+        pair
+        for pair in itertools.product(Role, repeat=2)
+        if may_send(kind, sender=pair[0], receiver=pair[1])
+    }
+    assert allowed == MAY_SEND[kind]
+    assert allowed <= {(Role.TRUSTED, Role.COMPUTE), (Role.COMPUTE, Role.TRUSTED)}
+
+
+@pytest.mark.parametrize("kind", [Kind.ACTIVATION, Kind.GRADIENT, Kind.OFFER])
+def test_compute_never_says_what_only_the_trusted_party_knows(kind: Kind) -> None:
+    assert may_send(kind, sender=Role.TRUSTED, receiver=Role.COMPUTE)
+    assert not may_send(kind, sender=Role.COMPUTE, receiver=Role.TRUSTED)

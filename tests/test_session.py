@@ -1,0 +1,221 @@
+"""The conversation's tables against both parties' views of it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from splitlearn.errors import SessionError
+from splitlearn.roles import MAY_SEND, Kind, Role
+from splitlearn.session import EXCHANGE, NEXT, Session, State
+from splitlearn.wire.messages import (
+    Accept,
+    BottleneckSpec,
+    CodecSpec,
+    CutSpec,
+    Empty,
+    Meta,
+    Offer,
+    OptimiserSpec,
+    Resume,
+    ScheduleSpec,
+    Shard,
+    Step,
+    StepTensor,
+    TrunkModel,
+)
+
+
+def offer(*, purpose: str = "train", mode: str = "full", back: bool = True) -> Offer:
+    none = BottleneckSpec("none", 0)
+    return Offer(
+        run="r",
+        job="0" * 64,
+        salt="1" * 64,
+        purpose=purpose,  # type: ignore[arg-type]
+        mode=mode,  # type: ignore[arg-type]
+        returns_input_gradient=back,
+        model=TrunkModel("bert", {"hidden_size": 32}),
+        cut=CutSpec(1, 2, none, none),
+        codecs=CodecSpec("identity", "identity", "identity", "identity"),
+        optimiser=OptimiserSpec("adamw", 1e-4, 0.0, 0.9, 0.999, 1e-8),
+        schedule=ScheduleSpec("constant", 0, 10),
+        seed=0,
+        layers="2" * 64,
+        bottlenecks="3" * 64,
+        held=(0,),
+    )
+
+
+def tensor(i: int, *, of: int = 2, step: int = 0, phase: str = "train") -> StepTensor:
+    lengths = (3, 4)
+    return StepTensor(step, i, of, phase, 4, True, lengths, 0)  # type: ignore[arg-type]
+
+
+class Pair:
+    """Both parties' sessions, with the messages between them delivered at once."""
+
+    def __init__(self) -> None:
+        self.trusted = Session(me=Role.TRUSTED, peer=Role.COMPUTE)
+        self.compute = Session(me=Role.COMPUTE, peer=Role.TRUSTED)
+
+    def say(self, who: Role, kind: Kind, meta: Meta | None = None) -> None:
+        speaker, hearer = (
+            (self.trusted, self.compute) if who is Role.TRUSTED else (self.compute, self.trusted)
+        )
+        meta = meta or Empty()
+        hearer.check(kind, meta, seq=speaker.stamp(kind, meta))
+
+    def open(self, the_offer: Offer | None = None, *, step: int = 0) -> "Pair":
+        self.say(Role.TRUSTED, Kind.OFFER, the_offer or offer())
+        self.say(Role.COMPUTE, Kind.ACCEPT, Accept((0,), ()))
+        self.say(Role.TRUSTED, Kind.RESUME, Resume(step))
+        self.say(Role.COMPUTE, Kind.READY)
+        return self
+
+    def step(self, step: int = 0, *, of: int = 2) -> None:
+        for who, kind in (
+            (Role.TRUSTED, Kind.ACTIVATION),
+            (Role.COMPUTE, Kind.OUTPUT),
+            (Role.TRUSTED, Kind.GRADIENT),
+            (Role.COMPUTE, Kind.INPUT_GRADIENT),
+        ):
+            for i in range(of):
+                self.say(who, kind, tensor(i, of=of, step=step))
+
+
+def test_a_whole_run_is_legal_on_both_sides() -> None:
+    pair = Pair()
+    pair.say(Role.TRUSTED, Kind.OFFER, offer())
+    pair.say(Role.COMPUTE, Kind.ACCEPT, Accept((0,), ("layers",)))
+    pair.say(Role.TRUSTED, Kind.WEIGHTS, Shard(0, 2))
+    pair.say(Role.TRUSTED, Kind.WEIGHTS, Shard(1, 2))
+    pair.say(Role.TRUSTED, Kind.RESUME, Resume(0))
+    pair.say(Role.COMPUTE, Kind.READY)
+    for step in range(3):
+        pair.step(step)
+    pair.say(Role.TRUSTED, Kind.CHECKPOINT, Step(3))
+    pair.say(Role.COMPUTE, Kind.SAVED, Step(3))
+    for i in range(2):
+        pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(i, step=3, phase="evaluate"))
+        pair.say(Role.COMPUTE, Kind.OUTPUT, tensor(i, step=3, phase="evaluate"))
+    pair.say(Role.TRUSTED, Kind.FINISH)
+    pair.say(Role.COMPUTE, Kind.WEIGHTS, Shard(0, 1))
+    pair.say(Role.COMPUTE, Kind.CLOSED)
+    assert pair.trusted.state is pair.compute.state is State.CLOSED
+    assert pair.trusted.next_out == pair.compute.next_in
+    assert pair.compute.next_out == pair.trusted.next_in
+
+
+def test_a_conversation_resumes_at_the_step_agreed_on() -> None:
+    pair = Pair().open(step=7)
+    pair.step(7)
+    assert pair.trusted.next_step == pair.compute.next_step == 8
+
+
+@pytest.mark.parametrize(("shift", "word"), [(-1, "repeats"), (1, "runs ahead of")])
+def test_a_repeated_or_reordered_message_names_both_numbers(shift: int, word: str) -> None:
+    pair = Pair().open()
+    meta = tensor(0)
+    seq = pair.trusted.stamp(Kind.ACTIVATION, meta)
+    with pytest.raises(SessionError, match=f"message {seq + shift} .*{word}.* number {seq}"):
+        pair.compute.check(Kind.ACTIVATION, meta, seq=seq + shift)
+
+
+def test_features_mode_makes_every_gradient_illegal() -> None:
+    pair = Pair().open(offer(mode="features", back=False))
+    pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, of=1))
+    pair.say(Role.COMPUTE, Kind.OUTPUT, tensor(0, of=1))
+    with pytest.raises(SessionError, match="gradient"):
+        pair.trusted.stamp(Kind.GRADIENT, tensor(0, of=1))
+
+
+def test_a_frozen_bottom_makes_input_gradients_illegal() -> None:
+    pair = Pair().open(offer(back=False))
+    pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, of=1))
+    pair.say(Role.COMPUTE, Kind.OUTPUT, tensor(0, of=1))
+    pair.say(Role.TRUSTED, Kind.GRADIENT, tensor(0, of=1))
+    with pytest.raises(SessionError, match="input_gradient"):
+        pair.compute.stamp(Kind.INPUT_GRADIENT, tensor(0, of=1))
+
+
+def test_an_evaluation_run_refuses_a_training_step() -> None:
+    pair = Pair().open(offer(purpose="evaluate"))
+    with pytest.raises(SessionError, match="training step"):
+        pair.trusted.stamp(Kind.ACTIVATION, tensor(0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "meta"),
+    [
+        (Kind.ACTIVATION, tensor(1)),  # out of order
+        (Kind.ACTIVATION, tensor(2)),  # past the end
+        (Kind.ACTIVATION, tensor(0, of=3, step=1)),  # a step ahead
+        (Kind.ACTIVATION, tensor(0, of=0)),  # a step of nothing
+        (Kind.GRADIENT, tensor(0)),  # before its output
+        (Kind.CHECKPOINT, Step(1)),  # a step not done
+        (Kind.OFFER, offer()),  # a second offer
+        (Kind.OUTPUT, tensor(0)),  # not ours to say
+    ],
+)
+def test_what_the_tables_do_not_name_is_refused_at_the_sender(kind: Kind, meta: Meta) -> None:
+    pair = Pair().open()
+    with pytest.raises(SessionError):
+        pair.trusted.stamp(kind, meta)
+
+
+def test_an_unfinished_step_can_be_neither_left_nor_saved_nor_changed() -> None:
+    for kind, meta in (
+        (Kind.ACTIVATION, tensor(0, step=1)),
+        (Kind.CHECKPOINT, Step(0)),
+        (Kind.FINISH, Empty()),
+        (Kind.ACTIVATION, tensor(1, of=3)),
+    ):
+        pair = Pair().open()
+        pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0))
+        with pytest.raises(SessionError):
+            pair.trusted.stamp(kind, meta)
+
+
+def test_an_error_says_where_each_micro_batch_stands() -> None:
+    pair = Pair().open()
+    pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0))
+    with pytest.raises(SessionError, match="0 in trunk, 1 new"):
+        pair.compute.stamp(Kind.OUTPUT, tensor(1))
+
+
+def test_a_step_needs_an_offer() -> None:
+    session = Session(me=Role.TRUSTED, peer=Role.COMPUTE, state=State.OPEN)
+    with pytest.raises(SessionError, match="offer"):
+        session.stamp(Kind.ACTIVATION, tensor(0))
+
+
+def test_every_transition_is_one_that_its_sender_may_say() -> None:
+    for row in NEXT.values():
+        for sender, kind in row:
+            assert sender in {who for who, _ in MAY_SEND[kind]}
+    assert {kind for row in EXCHANGE.values() for kind in row} <= set(MAY_SEND)
+
+
+@given(st.lists(st.sampled_from([(w, k) for k in Kind for w in (Role.TRUSTED, Role.COMPUTE)])))
+def test_no_sequence_of_words_brings_the_two_views_apart(words: list[tuple[Role, Kind]]) -> None:
+    pair = Pair().open()
+    metas: dict[Kind, Meta] = {
+        Kind.OFFER: offer(),
+        Kind.ACCEPT: Accept((0,), ()),
+        Kind.WEIGHTS: Shard(0, 1),
+        Kind.RESUME: Resume(0),
+        Kind.CHECKPOINT: Step(0),
+        Kind.SAVED: Step(0),
+    }
+    for who, kind in words:
+        meta = metas.get(kind, tensor(0, of=1) if kind in set(TENSOR_KINDS) else Empty())
+        try:
+            pair.say(who, kind, meta)
+        except SessionError:
+            break
+        assert pair.trusted.state is pair.compute.state
+        assert pair.trusted.next_step == pair.compute.next_step
+
+
+TENSOR_KINDS = [kind for row in EXCHANGE.values() for kind in row]
+

@@ -1,0 +1,216 @@
+"""Metadata: every kind has its type, no type has room for free text, and nonsense is refused."""
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from splitlearn.errors import WireError
+from splitlearn.roles import CODES, Kind
+from splitlearn.wire import (
+    META,
+    Accept,
+    BottleneckSpec,
+    CodecSpec,
+    CutSpec,
+    Empty,
+    Meta,
+    Offer,
+    OptimiserSpec,
+    Resume,
+    ScheduleSpec,
+    Shard,
+    Step,
+    StepTensor,
+    TrunkModel,
+    frames,
+)
+from splitlearn.wire.frames import MAGIC
+from splitlearn.wire.limits import PROTOCOL
+
+LONGEST_SENTENCE = 400  # characters
+
+OFFER = Offer(
+    run="news-1",
+    job="0" * 64,
+    salt="f" * 64,
+    purpose="train",
+    mode="features",
+    returns_input_gradient=False,
+    model=TrunkModel(
+        "bert", {"attention": "sdpa", "cased": True, "hidden_size": 384, "layer_norm_eps": 1e-12}
+    ),
+    cut=CutSpec(2, 5, BottleneckSpec("none", 0), BottleneckSpec("sft", 8)),
+    codecs=CodecSpec("int8+zstd", "fp16", "fp16", "fp16"),
+    optimiser=OptimiserSpec("adamw", 5e-5, 0.01, 0.9, 0.999, 1e-8),
+    schedule=ScheduleSpec("linear", 10, 300),
+    seed=0,
+    layers="1" * 64,
+    bottlenecks="2" * 64,
+    held=(0, 50),
+)
+STEP = StepTensor(3, 0, 2, "train", 7, True, (3, 7), 5)
+EXAMPLES: dict[Kind, Meta] = {
+    Kind.OFFER: OFFER,
+    Kind.ACCEPT: Accept((0, 50), ("layers", "bottlenecks")),
+    Kind.WEIGHTS: Shard(0, 3),
+    Kind.RESUME: Resume(50),
+    Kind.READY: Empty(),
+    Kind.ACTIVATION: STEP,
+    Kind.OUTPUT: STEP,
+    Kind.GRADIENT: STEP,
+    Kind.INPUT_GRADIENT: STEP,
+    Kind.CHECKPOINT: Step(50),
+    Kind.SAVED: Step(50),
+    Kind.FINISH: Empty(),
+    Kind.CLOSED: Empty(),
+}
+
+
+def raw_frame(kind: Kind, fields: object) -> bytes:
+    """A frame as a hostile peer could write it: any msgpack value as metadata."""
+    meta = msgspec.msgpack.encode(fields, order="deterministic")
+    return frames._HEADER.pack(MAGIC, PROTOCOL, CODES[kind], 0, 1, len(meta), 0) + meta
+
+
+def fields_of(meta: Meta) -> list[Any]:
+    fields = msgspec.to_builtins(meta)
+    assert isinstance(fields, list)
+    return fields
+
+
+def types_within(node: msgspec.inspect.Type) -> Iterator[msgspec.inspect.Type]:
+    yield node
+    for name in node.__struct_fields__:
+        value = getattr(node, name)
+        for item in value if isinstance(value, tuple) else (value,):
+            inner = item.type if isinstance(item, msgspec.inspect.Field) else item
+            if isinstance(inner, msgspec.inspect.Type):
+                yield from types_within(inner)
+
+
+def test_every_kind_has_its_metadata_type() -> None:
+    assert set(META) == set(Kind) == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_metadata_of_every_kind_goes_there_and_back(kind: Kind) -> None:
+    frame = frames.decode(frames.encode(kind, seq=1, meta=EXAMPLES[kind]))
+    assert frame.meta == EXAMPLES[kind]
+    assert type(frame.meta) is META[kind]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_no_metadata_has_room_for_free_text_or_an_unbounded_number(kind: Kind) -> None:
+    for node in types_within(msgspec.inspect.type_info(META[kind])):
+        match node:
+            case msgspec.inspect.StrType():
+                assert node.pattern is not None
+                assert re.search(node.pattern, "a text of somebody") is None
+                assert re.search(node.pattern, "x" * 65) is None
+            case msgspec.inspect.IntType() | msgspec.inspect.FloatType():
+                assert node.ge is not None
+                assert node.le is not None
+            case msgspec.inspect.DictType() | msgspec.inspect.VarTupleType():
+                assert node.max_length is not None
+            case (
+                msgspec.inspect.StructType()
+                | msgspec.inspect.LiteralType()
+                | msgspec.inspect.BoolType()
+                | msgspec.inspect.UnionType()
+            ):
+                pass
+            case _:
+                pytest.fail(f"{kind} has a field of kind {type(node).__name__}")
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_missing_or_an_additional_field_is_refused(kind: Kind) -> None:
+    fields = fields_of(EXAMPLES[kind])
+    with pytest.raises(WireError, match="not a legal"):
+        frames.decode(raw_frame(kind, [*fields, 1]))
+    if fields:
+        with pytest.raises(WireError, match="not a legal"):
+            frames.decode(raw_frame(kind, fields[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [
+        (0, -1),
+        (0, 10_000_001),
+        (0, True),
+        (0, 1.0),
+        (0, "3"),
+        (1, 4_097),
+        (3, "test"),
+        (3, "train\n"),
+        (4, 0),
+        (4, 131_073),
+        (5, 1),
+        (6, [0]),
+        (6, [1] * 4_097),
+        (6, [[1]]),
+        (6, None),
+        (7, 2**53 + 1),
+        (7, -1),
+    ],
+)
+def test_a_step_out_of_its_bounds_is_refused(position: int, value: object) -> None:
+    fields = fields_of(STEP)
+    fields[position] = value
+    with pytest.raises(WireError, match="not a legal StepTensor"):
+        frames.decode(raw_frame(Kind.ACTIVATION, fields))
+
+
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [
+        (0, ""),
+        (0, "a run"),
+        (0, "../run"),
+        (0, "run\n"),
+        (0, "x" * 65),
+        (0, "rün"),
+        (1, "0" * 63),
+        (1, "0" * 64 + "\n"),
+        (1, "F" * 64),
+        (3, "attack"),
+        (4, "labels"),
+        (6, ["bert", {"a": math.nan}]),
+        (6, ["bert", {"a": math.inf}]),
+        (6, ["bert", {"a": 65_537}]),
+        (6, ["bert", {"a": "two words"}]),
+        (6, ["bert", {"a key": 1}]),
+        (6, ["bert", {"a": [1]}]),
+        (6, ["bert", {"a": None}]),
+        (6, ["bert", {f"k{index}": 1 for index in range(33)}]),
+        (7, [2, 5, ["none", 0]]),
+        (7, [2, 5, ["none", 0], ["svd", 8]]),
+        (9, ["adam", 5e-5, 0.01, 0.9, 0.999, 1e-8]),
+        (9, ["adamw", math.nan, 0.01, 0.9, 0.999, 1e-8]),
+        (9, ["adamw", -math.inf, 0.01, 0.9, 0.999, 1e-8]),
+        (14, [1] * 65),
+    ],
+)
+def test_an_offer_out_of_its_bounds_is_refused(position: int, value: object) -> None:
+    fields = fields_of(OFFER)
+    fields[position] = value
+    with pytest.raises(WireError, match="not a legal Offer"):
+        frames.decode(raw_frame(Kind.OFFER, fields))
+
+
+def test_a_field_name_on_the_wire_is_refused() -> None:
+    with pytest.raises(WireError, match="not a legal Step"):
+        frames.decode(raw_frame(Kind.SAVED, {"step": 50}))
+
+
+def test_the_other_sides_text_comes_back_short_and_printable() -> None:
+    evil = "\x1b[31m" + "x" * 10_000
+    with pytest.raises(WireError) as caught:
+        frames.decode(raw_frame(Kind.OFFER, [*fields_of(OFFER)[:3], evil, *fields_of(OFFER)[4:]]))
+    assert len(str(caught.value)) < LONGEST_SENTENCE
+    assert str(caught.value).isprintable()
