@@ -218,4 +218,3 @@ def test_no_sequence_of_words_brings_the_two_views_apart(words: list[tuple[Role,
 
 
 TENSOR_KINDS = [kind for row in EXCHANGE.values() for kind in row]
-

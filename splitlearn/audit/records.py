@@ -4,12 +4,16 @@ A record names what left, to whom and under which rule; it never holds a tensor'
 statistics, a text, a label, a token id or the run's salt.
 """
 
+import hashlib
+import math
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
 from splitlearn.errors import AuditError
 from splitlearn.roles import Kind, Role
+from splitlearn.wire.messages import Offer
+from splitlearn.wire.tensors import Part
 
 __all__ = [
     "LATER",
@@ -70,14 +74,31 @@ class PartShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     shape: tuple[int, ...]
     data_bytes: Bytes
 
+    @classmethod
+    def of(cls, part: Part) -> "PartShape":
+        """A part of a container."""
+        return cls(
+            name=part.name,
+            dtype=part.dtype,
+            shape=part.shape,
+            data_bytes=memoryview(part.data).nbytes,
+        )
+
+    @classmethod
+    def before_encoding(cls, shape: tuple[int, ...]) -> "PartShape":
+        """Float32 rows that were stopped before anything was written."""
+        return cls(name="rows", dtype="F32", shape=shape, data_bytes=4 * math.prod(shape))
+
 
 class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
     """A conversation begins: code, job, policy, parties. One run may have several, after restarts.
 
     job: digest of everything that decides the numbers. policy: digest of policy_text, which is the
     whole policy as canonical JSON, so that verdicts can be derived again from the log alone.
-    log_key: the key that signs this log's heads, as a C2SP verifier key.
-    cut: trunk's first and last layer. vocabulary: number of token ids, where this party knows it.
+    binding: SHA-256 of the peer's certificate. log_key: verifier key of this log's heads.
+    cut: first and last layer of the trunk; bottlenecks: method and rank of the lower and the upper
+    cut; layers, bases: digests of the trunk's weights and of its bottlenecks'. vocabulary: number of
+    token ids, where this party knows it.
     """
 
     run: str
@@ -86,17 +107,56 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
     peer: Party
     binding: str
     log_key: str
-    job: str = ""
     policy: Digest
     policy_text: str
-    mode: str = ""
-    model: str = ""
-    model_digest: str = ""
-    cut: tuple[int, int] | None = None
-    bottlenecks: tuple[str, ...] = ()
-    basis_digests: tuple[str, ...] = ()
-    codecs: dict[str, str] = {}
+    job: Digest
+    purpose: str
+    mode: str
+    model: str
+    layers: Digest
+    bases: Digest
+    cut: tuple[int, int]
+    bottlenecks: tuple[str, str]
+    codecs: dict[str, str]
     vocabulary: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        offer: Offer,
+        *,
+        software: str,
+        me: Party,
+        peer: Party,
+        binding: str,
+        log_key: str,
+        policy_text: str,
+        vocabulary: int | None,
+    ) -> "RunOpen":
+        """The record of a conversation about `offer`; its salt stays out."""
+        return cls(
+            run=offer.run,
+            software=software,
+            me=me,
+            peer=peer,
+            binding=binding,
+            log_key=log_key,
+            policy=hashlib.sha256(policy_text.encode()).hexdigest(),
+            policy_text=policy_text,
+            job=offer.job,
+            purpose=offer.purpose,
+            mode=offer.mode,
+            model=offer.model.model_type,
+            layers=offer.layers,
+            bases=offer.bottlenecks,
+            cut=(offer.cut.first, offer.cut.last),
+            bottlenecks=(
+                f"{offer.cut.lower.method}:{offer.cut.lower.rank}",
+                f"{offer.cut.upper.method}:{offer.cut.upper.rank}",
+            ),
+            codecs=msgspec.structs.asdict(offer.codecs),
+            vocabulary=vocabulary,
+        )
 
 
 class Payload(Entry, frozen=True, kw_only=True, tag="payload"):

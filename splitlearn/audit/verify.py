@@ -4,6 +4,7 @@ Reads only; needs neither torch nor the parties. Never stops at the first fault:
 finds, each with its record, and sums up as one exit code.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +12,11 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TypeAlias
 
-from splitlearn.audit.checkpoint import Checkpoint, parse_verifier_key
+from splitlearn.audit.checkpoint import (
+    Checkpoint,
+    format_verifier_key,
+    parse_verifier_key,
+)
 from splitlearn.audit.log import (
     CHECKPOINT_RECORDS,
     SEGMENTS,
@@ -30,7 +35,7 @@ from splitlearn.audit.records import (
     RunOpen,
     decode,
 )
-from splitlearn.errors import AuditError
+from splitlearn.errors import AuditError, SplitLearnError
 
 __all__ = ["Exit", "Finding", "Judge", "Report", "verify"]
 
@@ -109,8 +114,7 @@ def verify(
     """
     reader = _Reader(folder, judge_of=judge_of)
     key = _key(folder, told=verifier_key, reader=reader)
-    lines_read = reader.read(_heads(folder, key=key, reader=reader))
-    if lines_read:
+    if reader.read(_heads(folder, key=key, reader=reader), key=key):
         reader.finish()
     return Report(
         folder=folder,
@@ -149,6 +153,7 @@ class _Reader:
         self.bytes_by_kind: Counter[str] = Counter()
         self.messages_by_kind: Counter[str] = Counter()
         self._folder = folder
+        self._key: str | None = None
         self._judge_of = judge_of
         self._judges: dict[tuple[str, str], Judge | None] = {}
         self._run: _Run | None = None
@@ -156,8 +161,9 @@ class _Reader:
     def note(self, exit_code: Exit, name: str, sentence: str, *, record: int | None = None) -> None:
         self.findings.append(Finding(exit=exit_code, name=name, sentence=sentence, record=record))
 
-    def read(self, heads: dict[int, Checkpoint]) -> bool:
+    def read(self, heads: dict[int, Checkpoint], *, key: tuple[str, bytes] | None) -> bool:
         """Every line of the log against its heads; whether there was a line at all."""
+        self._key = key and format_verifier_key(key[0], public_key=key[1])
         left = dict(heads)
         torn = False
         try:
@@ -250,7 +256,15 @@ class _Reader:
             case RunOpen():
                 if record.run not in self.runs:
                     self.runs.append(record.run)
+                if self._run is not None:
+                    self.note(
+                        Exit.CLEAN,
+                        "reopened",
+                        f"run {self._run.opened.run} began a new conversation without closing the old",
+                        record=index,
+                    )
                 self._run = _Run(record)
+                self._open(record, index=index)
             case Gap():
                 self._run = None
                 self.note(
@@ -275,6 +289,19 @@ class _Reader:
                 self._close(record, index=index)
             case Checkpointed():
                 pass
+
+    def _open(self, record: RunOpen, *, index: int) -> None:
+        if hashlib.sha256(record.policy_text.encode()).hexdigest() != record.policy:
+            self.note(
+                Exit.INTEGRITY,
+                "policy",
+                "its digest is not that of the policy's text",
+                record=index,
+            )
+        if self._key is not None and record.log_key != self._key:
+            self.note(
+                Exit.INTEGRITY, "key", f"the run names {record.log_key} as its key", record=index
+            )
 
     def _payload(self, record: Payload, *, index: int) -> None:
         self.bytes_by_kind[f"{record.direction} {record.kind}"] += record.wire_bytes
@@ -317,7 +344,7 @@ class _Reader:
         if key not in self._judges:
             try:
                 self._judges[key] = self._judge_of(opened.policy_text)
-            except Exception as error:  # noqa: BLE001
+            except SplitLearnError as error:
                 self._judges[key] = None
                 self.note(Exit.UNCHECKABLE, "policy", str(error), record=index)
         return self._judges[key]

@@ -86,6 +86,8 @@ class Conversation:
             self._on_close(reason)
 
     async def _leave(self, reason: str | None) -> None:
+        # Ended before the bye: nobody shall mend the link that the peer hangs up on.
+        self.mailbox.end()
         if self.link is not None:
             await self.link.leave(reason)
 

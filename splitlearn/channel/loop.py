@@ -42,9 +42,17 @@ class LoopThread:
         except concurrent.futures.CancelledError:
             raise ChannelError("the channel was closed meanwhile") from None
 
-    def start(self, work: Coroutine[object, object, None]) -> None:
-        """Run `work` there and don't wait. It must report its own failures."""
-        asyncio.run_coroutine_threadsafe(work, self._loop)
+    def start(
+        self, work: Coroutine[object, object, None], *, on_failure: Callable[[BaseException], None]
+    ) -> None:
+        """Run `work` there and don't wait; `on_failure` is called there if it raises."""
+
+        def done(future: concurrent.futures.Future[None]) -> None:
+            error = None if future.cancelled() else future.exception()
+            if error is not None:
+                on_failure(error)
+
+        asyncio.run_coroutine_threadsafe(work, self._loop).add_done_callback(done)
 
     def soon(self, call: Callable[[], object]) -> None:
         """Make `call` there as soon as the loop gets to it; nothing once the loop is closed."""

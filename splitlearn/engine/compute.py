@@ -19,10 +19,10 @@ from splitlearn.channel.base import Channel
 from splitlearn.codecs import build
 from splitlearn.codecs.base import Codec
 from splitlearn.engine.checkpoints import Checkpoints
-from splitlearn.engine.conversation import Conversation
 from splitlearn.engine.events import Answered, Began, Finished, Observe, Saved
 from splitlearn.engine.optimiser import Stepper, build_stepper
 from splitlearn.engine.seeds import seed_stage
+from splitlearn.engine.talk import Talk
 from splitlearn.engine.weights import Inlet, keep, load_kept, shards
 from splitlearn.errors import IdentityError, ManifestError, SessionError
 from splitlearn.gate import Gate
@@ -100,7 +100,7 @@ class ComputeEngine:
         PeerError when it broke the rules.
         """
         talk, loaded = self._agree()
-        answer: dict[Kind, Callable[[Conversation, _Loaded, Frame], None]] = {
+        answer: dict[Kind, Callable[[Talk, _Loaded, Frame], None]] = {
             Kind.ACTIVATION: self._forward,
             Kind.GRADIENT: self._backward,
             Kind.CHECKPOINT: self._save,
@@ -110,14 +110,14 @@ class ComputeEngine:
             frame = talk.hear(*answer)
             answer[frame.kind](talk, loaded, frame)
 
-    def _agree(self) -> tuple[Conversation, _Loaded]:
+    def _agree(self) -> tuple[Talk, _Loaded]:
         """From the first frame to READY."""
         first = self._channel.receive(timeout_s=self._deadline_s)
         offer = first.meta
         if not isinstance(offer, Offer):
             raise SessionError(f"the conversation began with {first.kind}; expected {Kind.OFFER}")
         session = Session(me=Role.COMPUTE, peer=Role.TRUSTED)
-        talk = Conversation(
+        talk = Talk(
             channel=self._channel,
             session=session,
             gate=self._open_gate(offer, session),
@@ -134,7 +134,7 @@ class ComputeEngine:
         self._observe(Began(step, self._channel.peer))
         return talk, loaded
 
-    def _forward(self, talk: Conversation, loaded: _Loaded, frame: Frame) -> None:
+    def _forward(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
         meta, offer = _step_of(frame), loaded.offer
         training = loaded.trains and meta.phase == "train"
         entrance = cut_of(offer.cut).entrance(loaded.trunk.config.hidden_size)
@@ -148,10 +148,11 @@ class ComputeEngine:
             loaded.graphs[meta.micro_batch] = (h_BTD, o_BTD, meta)
         _answer(talk, loaded, Kind.OUTPUT, o_BTD, meta, reply_to=frame.seq)
 
-    def _backward(self, talk: Conversation, loaded: _Loaded, frame: Frame) -> None:
+    def _backward(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
         at = _step_of(frame)
         h_BTD, o_BTD, meta = loaded.graphs.pop(at.micro_batch)
-        o_BTD.backward(_tensor(talk, loaded, frame, meta, width=o_BTD.shape[2]))
+        g_BTD = _tensor(talk, loaded, frame, meta, width=o_BTD.shape[2])
+        torch.autograd.backward(o_BTD, g_BTD)
         if loaded.offer.returns_input_gradient:
             assert h_BTD.grad is not None
             _answer(talk, loaded, Kind.INPUT_GRADIENT, h_BTD.grad, meta, reply_to=frame.seq)
@@ -159,7 +160,7 @@ class ComputeEngine:
             loaded.stepper.step()
             self._observe(Answered(at.step))
 
-    def _save(self, talk: Conversation, loaded: _Loaded, frame: Frame) -> None:
+    def _save(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
         assert isinstance(frame.meta, Step)
         loaded.checkpoints.save(
             frame.meta.step, model=loaded.trunk, stepper=loaded.stepper, extra={}
@@ -167,7 +168,7 @@ class ComputeEngine:
         talk.say(Kind.SAVED, frame.meta)
         self._observe(Saved(frame.meta.step))
 
-    def _finish(self, talk: Conversation, loaded: _Loaded, frame: Frame) -> None:
+    def _finish(self, talk: Talk, loaded: _Loaded, _: Frame) -> None:
         if loaded.trains:
             cut = shards(loaded.trunk.state_dict())
             for i, parts in enumerate(cut):
@@ -219,9 +220,7 @@ def _candidates(
                 continue
 
 
-def _take_weights(
-    talk: Conversation, loaded: _Loaded, place: RunPlace, needs: Sequence[Group]
-) -> int:
+def _take_weights(talk: Talk, loaded: _Loaded, place: RunPlace, needs: Sequence[Group]) -> int:
     """Receive what was asked for, until RESUME names the step; that step."""
     offer = loaded.offer
     inlet = Inlet({n: t for g in needs for n, t in trunk_state(loaded.trunk, group=g).items()})
@@ -264,9 +263,7 @@ def _step_of(frame: Frame) -> StepTensor:
     return frame.meta
 
 
-def _tensor(
-    talk: Conversation, loaded: _Loaded, frame: Frame, meta: StepTensor, *, width: int
-) -> Tensor:
+def _tensor(talk: Talk, loaded: _Loaded, frame: Frame, meta: StepTensor, *, width: int) -> Tensor:
     """The padded tensor that a frame's payload stands for; meta is the activation's."""
     rows = sum(meta.lengths) if meta.packed else len(meta.lengths) * meta.width
     x_ND = talk.tensor(frame, codec=loaded.codecs[frame.kind], rows=rows, width=width)
@@ -274,7 +271,7 @@ def _tensor(
 
 
 def _answer(
-    talk: Conversation,
+    talk: Talk,
     loaded: _Loaded,
     kind: Kind,
     x_BTD: Tensor,

@@ -3,7 +3,29 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Answered", "Began", "Event", "Evaluated", "Finished", "Observe", "RolledBack", "Saved", "SentWeights", "StepDone"]
+__all__ = [
+    "Answered",
+    "Began",
+    "Evaluated",
+    "Event",
+    "Finished",
+    "Observe",
+    "RolledBack",
+    "Saved",
+    "SentWeights",
+    "StepDone",
+]
+    "Answered",
+    "Began",
+    "Evaluated",
+    "Event",
+    "Finished",
+    "Observe",
+    "RolledBack",
+    "Saved",
+    "SentWeights",
+    "StepDone",
+]
 
 
 @dataclass(frozen=True)

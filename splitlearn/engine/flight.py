@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from greenlet import getcurrent, greenlet
 from torch import Tensor, nn
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 __all__ = ["Flight", "pause_at_cut"]
 

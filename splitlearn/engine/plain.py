@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from splitlearn.engine.events import Evaluated, Observe, StepDone
 from splitlearn.engine.optimiser import build_stepper
@@ -43,7 +43,7 @@ def train_plain(
         mean = torch.zeros(())
         for i, batch in enumerate(batches):
             seed_stage(seed, step=step, micro_batch=i, stage="plain")
-            loss = model(**batch.inputs, **batch.labels).loss * (batch.items / total)
+            loss = model(**batch.inputs, **batch.labels)["loss"] * (batch.items / total)
             loss.backward()
             mean += loss.detach()
         stepper.step()

@@ -1,7 +1,7 @@
 """The trusted party's step loop: bottom, gate, link, gate, top, loss, and back.
 
 Owns text, labels, optimiser state and the pace of the run. Sends nothing but through its
-Conversation, reads nothing but what the session allows, and after any restart of either process
+Talk, reads nothing but what the session allows, and after any restart of either process
 goes on from the newest checkpoint that both parties hold, with the same numbers.
 """
 
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from splitlearn.channel.base import Channel, PeerRestarted
+from splitlearn.channel.mailbox import DEFAULT_WINDOW
 from splitlearn.codecs import build
 from splitlearn.codecs.base import Codec
 from splitlearn.engine.checkpoints import Checkpoints
-from splitlearn.engine.conversation import Conversation
 from splitlearn.engine.events import (
     Began,
     Evaluated,
@@ -36,6 +36,7 @@ from splitlearn.engine.flight import Flight, pause_at_cut
 from splitlearn.engine.optimiser import build_stepper
 from splitlearn.engine.plain import logits_of
 from splitlearn.engine.seeds import seed_stage
+from splitlearn.engine.talk import Talk
 from splitlearn.engine.weights import Inlet, shards
 from splitlearn.gate import Gate, Private
 from splitlearn.pipeline import Op, fill_drain
@@ -109,7 +110,7 @@ class TrustedEngine:
         self._talk = self._new_conversation()
 
     @property
-    def conversation(self) -> Conversation:
+    def conversation(self) -> Talk:
         """The conversation of now, for its byte counts."""
         return self._talk
 
@@ -149,10 +150,10 @@ class TrustedEngine:
                 self._observe(RolledBack(self._channel.peer))
                 self._talk = self._new_conversation()
 
-    def _new_conversation(self) -> Conversation:
+    def _new_conversation(self) -> Talk:
         session = Session(me=Role.TRUSTED, peer=Role.COMPUTE)
         self._early.clear()
-        talk = Conversation(
+        talk = Talk(
             channel=self._channel,
             session=session,
             gate=self._open_gate(session),
@@ -225,7 +226,7 @@ class TrustedEngine:
                 h_BTD = self._receive(Kind.OUTPUT, batches, meta)
                 h_BTD.requires_grad_(run.offer.mode != "features")
                 seed_stage(run.offer.seed, step=step, micro_batch=i, stage="top")
-                loss = flights[i][0].from_cut(h_BTD).loss * (batch.items / total)
+                loss = flights[i][0].from_cut(h_BTD)["loss"] * (batch.items / total)
                 loss.backward()
                 mean += loss.detach()
                 if h_BTD.grad is not None:
@@ -234,7 +235,7 @@ class TrustedEngine:
                     del flights[i]
             else:
                 g_BTD = self._receive(Kind.INPUT_GRADIENT, batches, meta)
-                flights.pop(i)[1].backward(g_BTD)
+                torch.autograd.backward(flights.pop(i)[1], g_BTD)
         self._stepper.step()
         self.losses.append(mean.item())
         self._observe(
@@ -311,9 +312,7 @@ class TrustedEngine:
         )
         return unpack(x_ND, lengths=batch.lengths, width=meta.width, packed=meta.packed)
 
-    def _meta(
-        self, batch: Batch, i: int, of: int, *, phase: Phase, step: int
-    ) -> StepTensor:
+    def _meta(self, batch: Batch, i: int, of: int, *, phase: Phase, step: int) -> StepTensor:
         return StepTensor(
             step=step,
             micro_batch=i,
@@ -340,6 +339,7 @@ def _private(batch: Batch) -> Private:
     return Private(
         ids=batch.inputs["input_ids"].numpy(),
         labels=tuple(labels.numpy() for labels in batch.labels.values()),
+        lengths=batch.lengths,
     )
 
 

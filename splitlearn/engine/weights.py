@@ -23,7 +23,9 @@ __all__ = ["SHARD_BYTES", "Inlet", "keep", "load_kept", "shards"]
 SHARD_BYTES = 32 * 2**20
 
 
-def shards(state: Mapping[str, Tensor], *, limit_bytes: int = SHARD_BYTES) -> list[tuple[Part, ...]]:
+def shards(
+    state: Mapping[str, Tensor], *, limit_bytes: int = SHARD_BYTES
+) -> list[tuple[Part, ...]]:
     """The parts of each shard, sharing memory with `state`."""
     out: list[tuple[Part, ...]] = []
     now: list[Part] = []
@@ -93,7 +95,9 @@ def keep(folder: Path, state: Mapping[str, Tensor], *, name: str) -> None:
     except (OSError, SafetensorError) as error:
         with suppress(OSError):
             part.unlink()
-        raise AuditError(f"weights cannot be kept in {folder}: {error}; free space there") from error
+        raise AuditError(
+            f"weights cannot be kept in {folder}: {error}; free space there"
+        ) from error
 
 
 def load_kept(folder: Path, *, name: str) -> dict[str, Tensor] | None:

@@ -6,7 +6,8 @@ one-use tokens, and only to the registrar that the token pins.
 
 from splitlearn.identity.authority import Authority, create_federation, revoke
 from splitlearn.identity.denied import DenyList
-from splitlearn.identity.enrol import approve, install, join, request
+from splitlearn.identity.diagnose import Finding, check_listen, diagnose, probe
+from splitlearn.identity.enrol import approve, asked_name, install, join, request
 from splitlearn.identity.judge import Peer, authorise, verify_proof
 from splitlearn.identity.names import PartyName
 from splitlearn.identity.party import Identity
@@ -18,18 +19,23 @@ __all__ = [
     "REGISTRAR_PORT",
     "Authority",
     "DenyList",
+    "Finding",
     "Identity",
     "PartyName",
     "Peer",
     "Registrar",
     "approve",
+    "asked_name",
     "authorise",
+    "check_listen",
     "create_federation",
+    "diagnose",
     "due_at",
     "fetch_denied",
     "install",
     "invite",
     "join",
+    "probe",
     "renew",
     "renew_if_due",
     "request",

@@ -175,7 +175,8 @@ def revoke(
     authority = Authority.open(folder)
     if serial is not None:
         return authority.deny(uris=frozenset(), serials=frozenset({_hex(serial)}))
-    roles = tuple(Role) if role is None else (role,)
+    # The registrar's own role is left out: a party of that name must not close the registrar.
+    roles = tuple(frozenset(Role) - {Role.REGISTRAR}) if role is None else (role,)
     names = [authority.name(party=check_party(party or ""), role=each) for each in roles]
     return authority.deny(uris=frozenset(name.uri for name in names), serials=frozenset())
 

@@ -19,7 +19,7 @@ from splitlearn.identity.party import Identity, Keys, check_owner
 from splitlearn.identity.tokens import Token
 from splitlearn.roles import Role
 
-__all__ = ["approve", "install", "join", "request"]
+__all__ = ["approve", "asked_name", "install", "join", "request"]
 
 
 def join(
@@ -90,8 +90,7 @@ def approve(folder: Path, *, request_file: Path, now: datetime | None = None) ->
     Raises ManifestError (the file is none of ours) or IdentityError (its proofs or name are wrong).
     """
     authority = Authority.open(folder)
-    data = files.read(request_file, limit_bytes=exchange.MAX_ASK_BYTES)
-    asked = _decode(data, type_=_Asked, path=request_file)
+    asked = _read_asked(request_file)
     asking = certificates.Request(asked.csr.encode(), asked.log_public, asked.log_proof)
     name = PartyName.parse(asked.uri)
     if name.role is Role.REGISTRAR:
@@ -111,6 +110,11 @@ def approve(folder: Path, *, request_file: Path, now: datetime | None = None) ->
     path = request_file.with_name(f"{name.party}-{name.role.value}.certificate.json")
     files.write(path, msgspec.json.format(msgspec.json.encode(given)), mode=files.PUBLIC)
     return path
+
+
+def asked_name(request_file: Path) -> PartyName:
+    """Whom a request file asks to be; an operator looks at it before approving. Raises as `approve`."""
+    return PartyName.parse(_read_asked(request_file).uri)
 
 
 def install(folder: Path, *, certificate_file: Path, pin: str | None = None) -> Identity:
@@ -153,6 +157,11 @@ class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ca: _Pem
     denied: msgspec.Raw
     registrar: Annotated[str, msgspec.Meta(max_length=300)] | None
+
+
+def _read_asked(path: Path) -> _Asked:
+    data = files.read(path, limit_bytes=exchange.MAX_ASK_BYTES)
+    return _decode(data, type_=_Asked, path=path)
 
 
 def _decode(data: bytes, *, type_: type[_File], path: Path) -> _File:

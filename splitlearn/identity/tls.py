@@ -11,7 +11,7 @@ from pathlib import Path
 
 from splitlearn.errors import ChannelError, IdentityError, ManifestError, SplitLearnError
 
-__all__ = ["client_context", "explain", "open_tls", "parse_address", "server_context"]
+__all__ = ["client_context", "connect", "explain", "open_tls", "parse_address", "server_context"]
 
 
 def client_context(
@@ -69,6 +69,15 @@ def parse_address(address: str) -> tuple[str, int]:
     return bare, int(port)
 
 
+def connect(address: str, *, deadline: float, whom: str) -> socket.socket:
+    """Connect to "host:port" before `deadline` (on time.monotonic's clock). Raises ChannelError."""
+    host, port = parse_address(address)
+    try:
+        return socket.create_connection((host, port), timeout=_left(deadline))
+    except (OSError, UnicodeError) as error:
+        raise explain(error, whom=whom, address=address) from None
+
+
 def open_tls(
     address: str, *, context: ssl.SSLContext, server_name: str | None, deadline: float, whom: str
 ) -> ssl.SSLSocket:
@@ -76,11 +85,7 @@ def open_tls(
 
     whom: how a sentence calls the other side. Raises ChannelError or IdentityError.
     """
-    host, port = parse_address(address)
-    try:
-        plain = socket.create_connection((host, port), timeout=_left(deadline))
-    except (OSError, UnicodeError) as error:
-        raise explain(error, whom=whom, address=address) from None
+    plain = connect(address, deadline=deadline, whom=whom)
     try:
         plain.settimeout(_left(deadline))
         return context.wrap_socket(plain, server_hostname=server_name)

@@ -41,8 +41,9 @@ def read(path: Path, *, model: type[M], faults: Callable[[M], Iterator[Fault]]) 
     try:
         manifest = model.model_validate(table, context={"file": path})
     except ValidationError as errors:
-        first = errors.errors(include_url=False)[0]
-        raise ManifestError(f"{path}: {_sentence(first, model=model)}") from None
+        # An unknown key explains a missing one, so it comes first.
+        found = sorted(errors.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
+        raise ManifestError(f"{path}: {_sentence(found[0], model=model)}") from None
     for key, why in faults(manifest):
         raise ManifestError(f"{path}: {key} {why}")
     return manifest

@@ -81,7 +81,7 @@ class DataTable(Table):
     answer_text: str | None = Field(default=None, min_length=1, description=_COLUMN)
     answer_start: str | None = Field(default=None, min_length=1, description=_COLUMN)
     max_length: int = Field(
-        default=128, ge=8, le=131_072, description="tokens a text is cut to, from 8 to 131072"
+        default=128, ge=8, le=131_072, description="a whole number of tokens, from 8 to 131072"
     )
 
 
@@ -101,7 +101,7 @@ class CutTable(Table):
     """Layers [0, bottom) and [top, end) stay here; those between go to the peer."""
 
     bottom: int = Field(
-        default=2, ge=1, le=65_536, description="how many first layers stay here, at least 1"
+        default=2, ge=1, le=65_536, description="a whole number of first layers that stay here, at least 1"
     )
     top: int = Field(
         default=-1,
@@ -147,10 +147,10 @@ class ScheduleTable(Table):
         default=None, ge=1, le=10_000_000, description="a whole number of optimiser steps from 1 up"
     )
     batch_size: int = Field(
-        default=32, ge=1, le=4_096, description="examples of an optimiser step, from 1 to 4096"
+        default=32, ge=1, le=4_096, description="a whole number of examples, from 1 to 4096"
     )
     micro_batches: int = Field(
-        default=1, ge=1, le=4_096, description="pieces a batch is sent in, from 1 to batch_size"
+        default=1, ge=1, le=4_096, description="a whole number of pieces of a batch, from 1 to batch_size"
     )
 
 

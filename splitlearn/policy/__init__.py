@@ -10,6 +10,7 @@ from splitlearn.policy.content import (
     check_hidden,
     check_lengths,
     check_row_norm,
+    check_weights,
 )
 from splitlearn.policy.rules import (
     STEP_KINDS,
@@ -34,6 +35,7 @@ __all__ = [
     "check_hidden",
     "check_lengths",
     "check_row_norm",
+    "check_weights",
     "load",
     "parse",
 ]

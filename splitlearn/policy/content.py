@@ -8,6 +8,7 @@ Never keeps, shows or logs a value.
 
 # B examples, T padded tokens, N rows (N = sum of lengths where packed, else B x T), D columns, S sample
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitlearn.errors import RefusedError
+from splitlearn.wire.tensors import Part, to_array
 
 __all__ = [
     "SAMPLE_ROWS",
@@ -23,6 +25,7 @@ __all__ = [
     "check_hidden",
     "check_lengths",
     "check_row_norm",
+    "check_weights",
 ]
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -89,6 +92,22 @@ def check_finite(x_ND: Floats) -> None:
             "for the layer that divides by zero",
             rule="content.finite",
         )
+
+
+def check_weights(parts: Sequence[Part]) -> None:
+    """Refuse weights that are not floating-point numbers, or not all finite."""
+    for part in parts:
+        values = to_array(part)
+        if part.dtype == "BF16":  # comes as uint16; an exponent of ones is NaN or infinity
+            finite = bool(((values.view(np.uint16) & 0x7F80) != 0x7F80).all())
+        else:
+            finite = values.dtype.kind == "f" and bool(np.isfinite(values).all())
+        if not finite:
+            raise RefusedError(
+                f"weights {part.name} of {part.dtype} {part.shape} are not all finite numbers in "
+                "floating point; look at the run that made them",
+                rule="content.finite",
+            )
 
 
 def check_row_norm(x_ND: Floats, *, limit: float) -> None:
@@ -264,14 +283,13 @@ def _rows_of(private: Private, *, packed: bool) -> NDArray[np.intp] | slice:
 
 def _starts(private: Private, *, packed: bool) -> NDArray[np.intp]:
     """The row of each example's first token."""
-    if not packed:
-        return np.arange(len(private.lengths)) * private.ids.shape[1]
-    return np.concatenate([[0], np.cumsum(private.lengths)[:-1]]).astype(np.intp)
+    sizes = private.lengths if packed else [private.ids.shape[1]] * len(private.lengths)
+    return np.cumsum([0, *sizes[:-1]], dtype=np.intp)
 
 
 def _first_of_each(ids_N: NDArray[np.float64]) -> NDArray[np.intp]:
     """Rows with different token ids, at most SAMPLE_ROWS, spread over the ids that occur."""
-    first = np.unique(ids_N, return_index=True)[1]
+    first: NDArray[np.intp] = np.unique(ids_N, return_index=True)[1]
     if len(first) > SAMPLE_ROWS:
         first = first[np.linspace(0, len(first) - 1, SAMPLE_ROWS).astype(np.intp)]
     return first
@@ -281,4 +299,4 @@ def _distinct_examples(private: Private) -> NDArray[np.intp]:
     """Examples with different token ids, at most SAMPLE_ROWS."""
     rows = [row.tobytes() for row in private.ids[: 4 * SAMPLE_ROWS]]
     first = {row: index for index, row in reversed(list(enumerate(rows)))}
-    return np.sort(np.fromiter(first.values(), dtype=np.intp))[:SAMPLE_ROWS]
+    return np.array(sorted(first.values())[:SAMPLE_ROWS], dtype=np.intp)

@@ -12,6 +12,7 @@ from typing import Literal, Protocol, cast
 
 import msgspec
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PretrainedConfig, PreTrainedModel
@@ -51,8 +52,13 @@ def save_merged(
 ) -> None:
     """Writes a merged model so that `load_merged(folder)` gives its logits to the bit.
 
-    ManifestError if the folder cannot be written.
+    The folder is new, or holds an export of the same kind. ManifestError if not, or not writable.
     """
+    other = "model.safetensors" if cut.narrow else CUT_FILE
+    if (folder / other).exists():
+        raise ManifestError(
+            f"{folder} already holds {other}, which this model would not replace; choose a new folder"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if cut.narrow:
@@ -63,7 +69,6 @@ def save_merged(
             note = msgspec.json.encode(_Note(version=1, cut=cut))
             (folder / CUT_FILE).write_bytes(msgspec.json.format(note, indent=2))
         else:
-            (folder / CUT_FILE).unlink(missing_ok=True)
             model.save_pretrained(str(folder))
             for file in sorted(folder.glob("*.safetensors")):
                 align_file(file)
@@ -89,11 +94,23 @@ def load_merged(folder: str | Path) -> PreTrainedModel:
             model.load_state_dict(load_file(folder / WEIGHTS_FILE), strict=True, assign=True)
         else:
             model = auto.from_pretrained(str(folder), local_files_only=True, use_safetensors=True)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except _NOT_A_MODEL as error:
         first_line = str(error).strip().partition("\n")[0]
         raise ManifestError(f"{folder} is not the folder of a merged model: {first_line}") from None
     own_memory(model)
     return cast(PreTrainedModel, model.train(False))
+
+
+# What transformers, safetensors and torch raise for a folder that is not what it should be.
+_NOT_A_MODEL = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    RuntimeError,
+    SafetensorError,
+    StrictDataclassError,
+)
 
 
 class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

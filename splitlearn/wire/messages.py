@@ -143,6 +143,10 @@ class Offer(Meta, frozen=True):
     bottlenecks: Digest
     held: Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
 
+    def __repr__(self) -> str:
+        """Without the salt: a repr ends up in logs."""
+        return f"Offer(run={self.run!r}, job={self.job!r}, mode={self.mode!r})"
+
 
 class Accept(Meta, frozen=True):
     """ACCEPT: the checkpoints the peer holds for this job, and which weights it has to be sent."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from splitlearn.engine.flight import Flight, pause_at_cut
 

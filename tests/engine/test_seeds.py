@@ -12,9 +12,12 @@ places = st.tuples(
 
 
 @given(places, places)
-def test_two_places_have_two_seeds(one: tuple[int, int, int, str], two: tuple[int, int, int, str]) -> None:
+def test_two_places_have_two_seeds(
+    one: tuple[int, int, int, str], two: tuple[int, int, int, str]
+) -> None:
     seeds = [
-        stage_seed(seed, step=step, micro_batch=mb, stage=stage) for seed, step, mb, stage in (one, two)
+        stage_seed(seed, step=step, micro_batch=mb, stage=stage)
+        for seed, step, mb, stage in (one, two)
     ]
     assert (seeds[0] == seeds[1]) is (one == two)
     assert all(0 <= seed < 2**63 for seed in seeds)

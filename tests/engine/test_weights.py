@@ -57,9 +57,10 @@ def part(name: str, tensor: torch.Tensor) -> Part:
 )
 def test_other_weights_than_the_agreed_ones_are_refused(parts: list[Part]) -> None:
     inlet = Inlet(STATE)
+    for each in parts[:-1]:
+        inlet.take((each,))
     with pytest.raises(WireError, match="the peer sent"):
-        for each in parts:
-            inlet.take((each,))
+        inlet.take((parts[-1],))
 
 
 def test_missing_weights_are_named() -> None:

@@ -8,7 +8,9 @@ from splitlearn.pipeline.schedule import Action, Op, fill_drain
 
 
 @given(m=st.integers(0, 40), w=st.integers(1, 50), backward=st.booleans())
-def test_each_micro_batch_passes_each_stage_once_and_in_order(m: int, w: int, backward: bool) -> None:
+def test_each_micro_batch_passes_each_stage_once_and_in_order(
+    m: int, w: int, backward: bool
+) -> None:
     actions = list(fill_drain(m, in_flight=w, backward=backward))
     for op in Op:
         seen = [a.micro_batch for a in actions if a.op is op]

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import struct
 import tracemalloc
 from pathlib import Path
@@ -20,9 +21,11 @@ from splitlearn.wire import (
     Frame,
     Meta,
     OptimiserSpec,
+    Part,
     Resume,
     Step,
     frames,
+    tensors,
 )
 from splitlearn.wire.frames import BEARS_TENSORS, HEADER_BYTES, MAGIC
 from splitlearn.wire.limits import (
@@ -113,6 +116,21 @@ def test_frames_are_the_golden_ones(vector: dict[str, object]) -> None:
 
 def test_there_is_a_golden_frame_of_every_kind() -> None:
     assert [vector["kind"] for vector in VECTORS] == [kind.value for kind in Kind]
+
+
+def test_the_documents_frame_is_the_one_that_is_written() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
+    drawn = re.search(
+        r"^## A whole frame, byte by byte\n.*?```text\n(.*?)```", text, re.DOTALL | re.MULTILINE
+    )
+    assert drawn is not None
+    raw = bytes.fromhex("".join(line[6:54] for line in drawn[1].splitlines()))
+    frame = frames.decode(raw)
+    assert (frame.kind, frame.seq) == (Kind.OUTPUT, 4)
+    assert tensors.decode(frame.payload) == (
+        Part("x", "F16", (2, 2), bytes.fromhex("003c00c00038003c")),
+    )
+    assert frames.encode(frame.kind, seq=4, meta=frame.meta, payload=frame.payload) == raw
 
 
 def test_a_frame_spelt_by_hand_is_read() -> None:

@@ -1,5 +1,7 @@
 """The limits fit one another and the jobs they were chosen for."""
 
+from pathlib import Path
+
 from splitlearn.roles import Kind
 from splitlearn.wire import Part, StepTensor, frames, limits, tensors
 
@@ -36,3 +38,18 @@ def test_header_and_metadata_are_always_in_the_first_chunk() -> None:
 
 def test_a_chunk_is_far_below_grpcs_own_message_limit() -> None:
     assert limits.CHUNK_BYTES * 8 < 4 * 2**20
+
+
+def test_the_document_names_the_same_limits() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
+    for sentence in (
+        f"Protocol version: {limits.PROTOCOL}.",
+        f"chunks of exactly {limits.CHUNK_BYTES:,} bytes",
+        f"bytes of metadata, at most {limits.MAX_META_BYTES // 2**10} KiB",
+        f"The whole frame has at most {limits.MAX_FRAME_BYTES // 2**20} MiB",
+        f"at most {limits.MAX_NDIM} dimensions, each at most {limits.MAX_DIM:,};",
+        f"to a multiple of 8 and has at most {limits.MAX_HEADER_BYTES // 2**10} KiB",
+        f"At most {limits.MAX_TENSORS} tensors; each name once, 1 to {limits.MAX_NAME_CHARACTERS} ",
+        f"from 1, at most 2^{limits.MAX_SEQUENCE.bit_length() - 1};",
+    ):
+        assert sentence in text

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ from splitlearn.wire import (
 from splitlearn.wire.frames import MAGIC
 from splitlearn.wire.limits import PROTOCOL
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "wire.md"
 LONGEST_SENTENCE = 400  # characters
 
 OFFER = Offer(
@@ -201,6 +203,19 @@ def test_an_offer_out_of_its_bounds_is_refused(position: int, value: object) -> 
     fields[position] = value
     with pytest.raises(WireError, match="not a legal Offer"):
         frames.decode(raw_frame(Kind.OFFER, fields))
+
+
+def test_an_offers_repr_does_not_show_the_salt() -> None:
+    assert OFFER.salt not in repr(OFFER)
+    assert OFFER.job in repr(OFFER)
+
+
+def test_the_document_lists_every_kind_with_its_code_and_fields() -> None:
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|(.*?)\|", DOCUMENT.read_text(), re.MULTILINE)
+    documented = {
+        Kind(name): (int(code), re.findall(r"\w+", fields)) for code, name, fields in rows
+    }
+    assert documented == {kind: (CODES[kind], list(META[kind].__struct_fields__)) for kind in Kind}
 
 
 def test_a_field_name_on_the_wire_is_refused() -> None:

@@ -19,11 +19,11 @@ from splitlearn.wire.frames import Frame
 from splitlearn.wire.messages import Meta
 from splitlearn.wire.tensors import Part
 
-__all__ = ["Conversation"]
+__all__ = ["Talk"]
 
 
 @dataclass
-class Conversation:
+class Talk:
     """One conversation with one peer. Deadlines are seconds.
 
     sent, received: bytes of whole frames by kind, as logged.
@@ -68,8 +68,21 @@ class Conversation:
         except ChannelError as error:
             names = " or ".join(awaited)
             raise ChannelError(f"{error}; awaited {names} of {self._where()}") from error
-        self.received[frame.kind] += len(frame.raw)
+        self.admit(frame)
         return frame
+
+    def admit(self, frame: Frame) -> None:
+        """Take a frame that has come: legal now, allowed and logged, or an error."""
+        self.gate.admit(frame)
+        self.received[frame.kind] += len(frame.raw)
+
+    def tensor(self, frame: Frame, *, codec: Codec, rows: int, width: int) -> Tensor:
+        """The rows (rows, width) in an admitted frame."""
+        return self.gate.open_tensor(frame, codec=codec, rows=rows, width=width)
+
+    def parts(self, frame: Frame) -> tuple[Part, ...]:
+        """The weights in an admitted frame."""
+        return self.gate.open_parts(frame)
 
     def _where(self) -> str:
         return f"step {self.session.next_step} from {self.channel.peer}"

@@ -1,0 +1,55 @@
+"""The `splitlearn` command: its tree, and how its errors look.
+
+Imports a role only when it runs it, so that `--help` is quick and an auditor needs no torch.
+"""
+
+import sys
+
+import typer
+from rich.console import Console
+
+from parties import auditor, compute, demo, doctor, federation, trusted
+from splitlearn.errors import SplitLearnError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="splitlearn",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help=(
+        "Train one language model across organisations: texts and labels stay with the trusted "
+        "party, compute parties host the layers between, every payload passes one gate and is "
+        "logged.\n\n"
+        "Run one party:  splitlearn trusted train job.toml  |  splitlearn compute\n\n"
+        "Join a federation:  splitlearn join TOKEN --registrar HOST:PORT\n\n"
+        "Check what was sent:  splitlearn audit verify LOG"
+    ),
+)
+app.add_typer(federation.app, name="federation")
+app.add_typer(trusted.app, name="trusted")
+app.add_typer(auditor.app, name="audit")
+app.command("join")(federation.join)
+app.command("request")(federation.request)
+app.command("install")(federation.install)
+app.command("compute")(compute.compute)
+app.command("doctor")(doctor.doctor)
+app.command("demo")(demo.demo)
+
+# The shell's own code for a process ended by Ctrl-C.
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends in one line and an exit code, never in a trace."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    try:
+        app(standalone_mode=True)
+    except SplitLearnError as error:
+        console.print("error:", style="bold red", end=" ")
+        console.print(str(error), markup=False)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        console.print("interrupted; the same command goes on from the newest checkpoint", markup=False)
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,447 @@
+"""The one door: every message that leaves is judged, written, read back, judged again and logged here.
+
+`release` gives the only thing that a channel sends. `admit` is the same door from outside. Whatever
+goes wrong, nothing is released and the door stays shut: there is no switch to leave it open. Knows
+tensors only as what codecs turn into parts; never touches a network.
+"""
+
+import hmac
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+
+from splitlearn.audit import Denied, Log, PartShape, Party, Payload, RunClose, RunOpen
+from splitlearn.channel.base import Released
+from splitlearn.errors import AuditError, RefusedError, SplitLearnError, WireError
+from splitlearn.identity import PartyName
+from splitlearn.policy import (
+    STEP_KINDS,
+    Direction,
+    Facts,
+    Ledger,
+    Policy,
+    Private,
+    Rule,
+    check_finite,
+    check_hidden,
+    check_lengths,
+    check_row_norm,
+    check_weights,
+)
+from splitlearn.roles import Kind, Role
+from splitlearn.wire import frames, tensors
+from splitlearn.wire.frames import BEARS_TENSORS, Frame
+from splitlearn.wire.limits import PROTOCOL
+from splitlearn.wire.messages import Meta, Offer, StepTensor
+from splitlearn.wire.tensors import Part
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from splitlearn.codecs import Codec
+
+__all__ = ["Gate", "Order", "Private"]
+
+# N rows that travel, D columns
+
+
+class Order(Protocol):
+    """What the gate asks a session: is this message legal now, and which number has it."""
+
+    def stamp(self, kind: Kind, meta: Meta) -> int: ...
+
+    def check(self, kind: Kind, meta: Meta, *, seq: int) -> None: ...
+
+
+class Gate:
+    """The door of one party towards one peer, for one conversation. Used from one thread at a time."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        log: Log,
+        session: Order,
+        me: PartyName,
+        peer: PartyName,
+        binding: str,
+        offer: Offer,
+    ) -> None:
+        """Use `Gate.open`."""
+        self._policy, self._digest = policy, policy.digest
+        self._ledger = Ledger(policy, spent=log.spent(offer.run))
+        self._log, self._session = log, session
+        self._me, self._peer, self._binding = me, peer, binding
+        self._run, self._salt = offer.run, bytes.fromhex(offer.salt)
+        self._totals = {"in": 0, "out": 0}
+        self._wire_bytes = {"in": 0, "out": 0}
+        self._denied = 0
+        self._shut: str | None = None
+        self._busy = threading.RLock()
+
+    @classmethod
+    def open(
+        cls,
+        policy: Policy,
+        *,
+        log: Log,
+        session: Order,
+        me: PartyName,
+        peer: PartyName,
+        binding: str,
+        offer: Offer,
+        software: str,
+        vocabulary: int | None = None,
+    ) -> "Gate":
+        """Log that a conversation begins and open the door for it. What `offer` says goes on record.
+
+        binding: fingerprint of the peer's certificate. software: name and version of this program.
+        Raises AuditError if it cannot be logged.
+        """
+        gate = cls(policy, log=log, session=session, me=me, peer=peer, binding=binding, offer=offer)
+        log.append(
+            RunOpen.of(
+                offer,
+                software=software,
+                me=Party(id=me.uri, role=me.role),
+                peer=Party(id=peer.uri, role=peer.role),
+                binding=binding,
+                log_key=log.verifier_key,
+                policy_text=policy.canonical.decode(),
+                vocabulary=vocabulary,
+            )
+        )
+        return gate
+
+    def release(
+        self,
+        kind: Kind,
+        *,
+        meta: Meta,
+        tensor: "Tensor | None" = None,
+        codec: "Codec | None" = None,
+        parts: tuple[Part, ...] | None = None,
+        private: Private | None = None,
+    ) -> Released:
+        """Judge a message, write it, judge what was written, log it; the bytes to send.
+
+        tensor, codec: the rows (N, D) of a step's message and how to write them; private: what they
+        must not be recognisable by, owed by a trusted party with each of them. parts: weights.
+
+        Raises RefusedError: the policy says no. SessionError: not legal now. AuditError: cannot be
+        logged. In each case nothing may be sent, and the gate stays shut.
+        """
+        attempt = _Attempt(kind, "out")
+        with self._busy, self._door(attempt):
+            _check_arguments(kind, tensor=tensor, codec=codec, parts=parts)
+            attempt.parts = tuple(PartShape.of(part) for part in parts or ())
+            x_ND = None
+            if tensor is not None:
+                x_ND = _rows(tensor)
+                attempt.parts = (PartShape.before_encoding(x_ND.shape),)
+            facts = self._facts(kind, "out", meta, private=private)
+            if x_ND is not None and codec is not None:
+                rows, columns = x_ND.shape
+                facts = replace(facts, codec=codec.name, rows=rows, columns=columns)
+            self._ledger.judge(facts)
+            self._check_rows(x_ND, kind=kind, meta=meta, private=private, coded=False)
+            if tensor is not None and codec is not None:
+                parts = codec.encode(tensor)
+
+            payload = b"" if parts is None else tensors.encode(parts)
+            seq = self._session.stamp(kind, meta)
+            raw = frames.encode(kind, seq=seq, meta=meta, payload=payload)
+
+            # From here on only what stands in `raw` counts.
+            frame = frames.decode(raw)
+            written = tensors.decode(frame.payload) if parts is not None else ()
+            attempt.parts = tuple(PartShape.of(part) for part in written)
+            if (frame.kind, frame.seq, frame.meta) != (kind, seq, meta):
+                raise RefusedError(
+                    f"{kind} reads back as another message than was written; our own encoder is at "
+                    "fault",
+                    rule="content.frame",
+                )
+            facts = _with_bytes(facts, parts=written, wire_bytes=len(raw))
+            rule = self._ledger.judge(facts)
+            if x_ND is not None and codec is not None:
+                decoded_ND = _read_back(
+                    written, codec=codec, rows=facts.rows, columns=facts.columns
+                )
+                self._check_rows(decoded_ND, kind=kind, meta=meta, private=private, coded=True)
+            elif written:
+                check_weights(written)
+            self._record(frame, facts=facts, rule=rule, parts=attempt.parts)
+            return Released(kind=kind, seq=seq, raw=raw)
+
+    def admit(self, frame: Frame) -> None:
+        """Take a frame from the peer: legal now, allowed by a rule, well formed; then log it.
+
+        Raises SessionError, RefusedError, WireError or AuditError; the gate stays shut then.
+        """
+        attempt = _Attempt(frame.kind, "in")
+        with self._busy, self._door(attempt):
+            self._session.check(frame.kind, frame.meta, seq=frame.seq)
+            parts = tensors.decode(frame.payload) if frame.kind in BEARS_TENSORS else ()
+            attempt.parts = tuple(PartShape.of(part) for part in parts)
+            facts = self._facts(frame.kind, "in", frame.meta, private=None)
+            facts = _with_bytes(facts, parts=parts, wire_bytes=len(frame.raw))
+            rule = self._ledger.judge(facts)
+            self._record(frame, facts=facts, rule=rule, parts=attempt.parts)
+
+    def open_tensor(self, frame: Frame, *, codec: "Codec", rows: int, width: int) -> "Tensor":
+        """The rows (rows, width) in an admitted frame, finite and within the policy's norm.
+
+        Raises WireError where the peer sent something else, RefusedError where our policy says no.
+        """
+        attempt = _Attempt(frame.kind, "in")
+        with self._busy, self._door(attempt):
+            parts = tensors.decode(frame.payload)
+            attempt.parts = tuple(PartShape.of(part) for part in parts)
+            facts = self._facts(frame.kind, "in", frame.meta, private=None)
+            rule = self._ledger.judge(replace(facts, codec=codec.name, rows=rows, columns=width))
+            x_ND = codec.decode(parts, rows=rows, width=width)
+            with self._blaming_the_peer():
+                values_ND = _rows(x_ND)
+                check_finite(values_ND)
+                if rule.max_row_norm is not None:
+                    check_row_norm(values_ND, limit=rule.max_row_norm)
+            return x_ND
+
+    def open_parts(self, frame: Frame) -> tuple[Part, ...]:
+        """The weights in an admitted frame, all finite. Raises WireError."""
+        attempt = _Attempt(frame.kind, "in")
+        with self._busy, self._door(attempt):
+            parts = tensors.decode(frame.payload)
+            attempt.parts = tuple(PartShape.of(part) for part in parts)
+            with self._blaming_the_peer():
+                check_weights(parts)
+            return parts
+
+    def close(self, *, outcome: Literal["done", "failed", "interrupted", "refused"]) -> None:
+        """Shut the door, log the conversation's totals and sign the log's head. May be called twice.
+
+        Raises AuditError if it cannot be logged.
+        """
+        with self._busy:
+            if self._shut == _CLOSED:
+                return
+            self._shut = _CLOSED
+            self._log.append(
+                RunClose(
+                    run=self._run,
+                    outcome=outcome,
+                    messages_out=self._totals["out"],
+                    messages_in=self._totals["in"],
+                    bytes_out=self._wire_bytes["out"],
+                    bytes_in=self._wire_bytes["in"],
+                    denied=self._denied,
+                )
+            )
+            self._log.checkpoint()
+
+    @contextmanager
+    def _door(self, attempt: "_Attempt") -> Iterator[None]:
+        """Lets one message at a time through, and nothing any more after the first fault."""
+        if self._shut is not None:
+            raise RefusedError(
+                f"{attempt.kind} {attempt.direction} is refused because {self._shut}; "
+                "start the run again",
+                rule="gate-shut",
+            )
+        try:
+            yield
+        except BaseException as error:
+            rule = error.rule if isinstance(error, RefusedError) else type(error).__name__
+            self._shut = f"the gate shut at {attempt.kind} {attempt.direction} ({rule})"
+            if isinstance(error, SplitLearnError) and not isinstance(error, AuditError):
+                self._deny(attempt, rule=rule)
+            raise
+
+    def _deny(self, attempt: "_Attempt", *, rule: str) -> None:
+        self._denied += 1
+        self._log.append(
+            Denied(
+                run=self._run,
+                direction=attempt.direction,
+                peer=self._peer.uri,
+                kind=attempt.kind,
+                rule=rule,
+                policy=self._digest,
+                parts=attempt.parts,
+            )
+        )
+
+    @contextmanager
+    def _blaming_the_peer(self) -> Iterator[None]:
+        try:
+            yield
+        except RefusedError as error:
+            raise WireError(f"{self._peer.uri} sent what may not come in: {error}") from error
+
+    def _facts(
+        self, kind: Kind, direction: Direction, meta: Meta, *, private: Private | None
+    ) -> Facts:
+        """What is known of a message before its tensor is looked at."""
+        travelling = meta.lengths if isinstance(meta, StepTensor) else ()
+        lengths = private.lengths if private is not None else travelling
+        return Facts(
+            direction=direction,
+            peer=self._peer.role,
+            kind=kind,
+            examples=max(len(lengths), len(travelling)),
+            longest=max((*lengths, *travelling), default=0),
+        )
+
+    def _check_rows(
+        self,
+        x_ND: "NDArray[np.float32] | None",
+        *,
+        kind: Kind,
+        meta: Meta,
+        private: Private | None,
+        coded: bool,
+    ) -> None:
+        """The content checks that a party of this role owes for a message of this kind."""
+        if x_ND is None or not isinstance(meta, StepTensor):
+            return
+        if self._me.role is not Role.TRUSTED:
+            check_finite(x_ND)
+            return
+        if private is None:
+            raise RefusedError(
+                f"{kind} came without the ids and labels of its batch, so it cannot be checked; "
+                "our own stage is at fault",
+                rule="content.batch",
+            )
+        check_lengths(
+            private,
+            rows=x_ND.shape[0],
+            width=meta.width,
+            packed=meta.packed,
+            lengths=meta.lengths,
+        )
+        if kind is Kind.ACTIVATION and not meta.lengths:
+            raise RefusedError(f"{kind} travels with its lengths", rule="content.lengths")
+        check_hidden(
+            x_ND,
+            private=private,
+            packed=meta.packed,
+            gradient=kind is Kind.GRADIENT,
+            coded=coded,
+        )
+
+    def _record(
+        self, frame: Frame, *, facts: Facts, rule: Rule, parts: tuple[PartShape, ...]
+    ) -> None:
+        meta = frame.meta
+        step = meta if isinstance(meta, StepTensor) else None
+        self._log.append(
+            Payload(
+                run=self._run,
+                direction=facts.direction,
+                me=self._me.uri,
+                peer=self._peer.uri,
+                peer_role=self._peer.role,
+                binding=self._binding,
+                message=frame.seq,
+                reply_to=step.reply_to if step else 0,
+                step=getattr(meta, "step", None),
+                micro_batch=step.micro_batch if step else None,
+                phase=step.phase if step else "",
+                kind=frame.kind,
+                schema=f"{frame.kind}/{PROTOCOL}",
+                codec=facts.codec,
+                rows=facts.rows,
+                columns=facts.columns,
+                examples=facts.examples,
+                longest=facts.longest,
+                side=meta.__struct_fields__,
+                parts=parts,
+                wire_bytes=facts.wire_bytes,
+                commit=hmac.digest(self._salt, frame.raw, "sha256").hex(),
+                policy=self._digest,
+                rules=(rule.id,),
+            )
+        )
+        self._ledger.charge(rule, wire_bytes=facts.wire_bytes)
+        self._totals[facts.direction] += 1
+        self._wire_bytes[facts.direction] += facts.wire_bytes
+
+
+_CLOSED = "it was closed"
+
+
+@dataclass
+class _Attempt:
+    """A message on its way through the door: what a `denied` record would say of it."""
+
+    kind: Kind
+    direction: Direction
+    parts: tuple[PartShape, ...] = ()
+
+
+def _check_arguments(
+    kind: Kind,
+    *,
+    tensor: "Tensor | None",
+    codec: "Codec | None",
+    parts: tuple[Part, ...] | None,
+) -> None:
+    """Refuse a message that comes with more or less than its kind carries."""
+    given = (tensor is not None, codec is not None, parts is not None)
+    rows = kind in STEP_KINDS
+    expected = (rows, rows, kind in BEARS_TENSORS and not rows)
+    if given != expected:
+        names = ("a tensor", "a codec", "parts")
+        wanted = " and ".join(n for n, has in zip(names, expected, strict=True) if has) or "nothing"
+        raise RefusedError(
+            f"{kind} carries {wanted} beside its metadata, and was given something else; "
+            "our own stage is at fault",
+            rule="content.arguments",
+        )
+
+
+def _rows(tensor: "Tensor") -> "NDArray[np.float32]":
+    """The tensor as float32 in main memory; shares what already is. Refuses what is no rows."""
+    if tensor.dim() != 2 or not tensor.is_floating_point():
+        raise RefusedError(
+            f"a tensor of {tensor.dtype} {tuple(tensor.shape)} is no hidden state; expected "
+            "floating point of (rows, columns); our own stage is at fault",
+            rule="content.floats",
+        )
+    x_ND: NDArray[np.float32] = tensor.detach().cpu().float().contiguous().numpy()
+    return x_ND
+
+
+def _with_bytes(facts: Facts, *, parts: Sequence[Part], wire_bytes: int) -> Facts:
+    return replace(facts, dtypes=frozenset(part.dtype for part in parts), wire_bytes=wire_bytes)
+
+
+def _read_back(
+    parts: tuple[Part, ...], *, codec: "Codec", rows: int, columns: int
+) -> "NDArray[np.float32]":
+    """Decode our own bytes as the peer will, and refuse what the codec does not declare."""
+    layout = codec.layout(rows=rows, width=columns)
+    declared = [(slot.name, slot.dtype, slot.shape) for slot in layout]
+    found = [
+        (part.name, part.dtype, part.shape if slot.shape is not None else None)
+        for part, slot in zip(parts, layout, strict=False)
+    ]
+    if found != declared or len(parts) != len(layout):
+        raise RefusedError(
+            f"codec {codec.name} wrote {len(parts)} parts that are not the {len(layout)} it "
+            "declares; the codec is at fault",
+            rule="content.layout",
+        )
+    try:
+        return _rows(codec.decode(parts, rows=rows, width=columns))
+    except WireError as error:
+        raise RefusedError(
+            f"what codec {codec.name} wrote cannot be read back: {error}", rule="content.layout"
+        ) from error

@@ -1,0 +1,211 @@
+"""Rows to token ids and targets, by the model's own fast tokenizer. Nothing here is ever sent.
+
+Word tags go to the first piece of each word, the other pieces count for nothing. A context longer than
+the limit becomes several windows that overlap by a quarter; in training a window without the answer is
+left out, in evaluation the best span of all windows counts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+from splitlearn.manifest import Job
+from splitlearn.tasks.rows import AnswerRow, Part, Row, Rows, TextRow, TokenRow
+
+__all__ = ["IGNORED", "Encoded", "Example", "encode"]
+
+# The target that transformers' losses leave out.
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Example:
+    """What the model sees and should say.
+
+    targets: `labels` as one class or one class a token, or `start_positions` and `end_positions`.
+    items: the example's weight in a mean loss. row: number of the row it was made of, from 0.
+    offsets: for evaluation of question answering, where each context token stands in the context;
+    None for tokens of the question and special ones.
+    """
+
+    input_ids: tuple[int, ...]
+    token_type_ids: tuple[int, ...] | None
+    targets: Mapping[str, int | tuple[int, ...]]
+    items: int
+    row: int
+    offsets: tuple[tuple[int, int] | None, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """All examples of one part, the rows they were made of, and the names of the classes."""
+
+    examples: tuple[Example, ...]
+    rows: tuple[Row, ...]
+    labels: tuple[str, ...]
+
+
+def encode(
+    rows: Rows, *, job: Job, part: Part, tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]
+) -> Encoded:
+    """The examples of `rows`. ManifestError for a label that is none of `labels`, and for a row of
+    which the tokenizer leaves nothing.
+    """
+    classes = _classes(rows, job=job, labels=labels)
+    examples: list[Example] = []
+    for first in range(0, len(rows.rows), _ROWS_AT_ONCE):
+        block = rows.rows[first : first + _ROWS_AT_ONCE]
+        examples.extend(
+            _encoded(block, job=job, part=part, tokenizer=tokenizer, first=first, classes=classes)
+        )
+    for example in examples:
+        if not example.items:
+            raise job.fault(
+                f"data.{part}",
+                f"({rows.name}) row {example.row + 1}: the tokenizer leaves no token that has a tag",
+            )
+    if not examples:
+        raise job.fault(
+            "data.max_length", f"is {job.data.max_length}, which leaves no answer whole; take more"
+        )
+    return Encoded(examples=tuple(examples), rows=rows.rows, labels=tuple(labels))
+
+
+_ROWS_AT_ONCE = 1_000
+# Part of a window that the next one repeats.
+_OVERLAP = 4
+
+
+def _classes(rows: Rows, *, job: Job, labels: Sequence[str]) -> Mapping[str, int]:
+    """Number of each label that the rows have. Where the rows have numbers and the job has names,
+    the numbers are places in the list of names.
+    """
+    if not rows.labels:
+        return {}
+    numbers = {label: number for number, label in enumerate(labels)}
+    if numbers.keys() >= set(rows.labels):
+        return numbers
+    places = {str(number): number for number in range(len(labels))}
+    if places.keys() >= set(rows.labels):
+        return places
+    unknown = next(label for label in rows.labels if label not in numbers)
+    raise job.fault(
+        "model.labels",
+        f"has {len(labels)} labels ({', '.join(labels[:10])}) and {rows.name} has another, "
+        f'"{unknown[:60]}"; name all labels of the data there',
+    )
+
+
+def _encoded(
+    block: Sequence[Row],
+    *,
+    job: Job,
+    part: Part,
+    tokenizer: PreTrainedTokenizerBase,
+    first: int,
+    classes: Mapping[str, int],
+) -> Iterator[Example]:
+    limit = job.data.max_length
+    match job.model.task:
+        case "sequence-classification":
+            texts = [row for row in block if isinstance(row, TextRow)]
+            return _sequences(texts, tokenizer=tokenizer, first=first, classes=classes, limit=limit)
+        case "token-classification":
+            words = [row for row in block if isinstance(row, TokenRow)]
+            return _tokens(words, tokenizer=tokenizer, first=first, classes=classes, limit=limit)
+        case "question-answering":
+            answers = [row for row in block if isinstance(row, AnswerRow)]
+            return _windows(answers, tokenizer=tokenizer, first=first, part=part, limit=limit)
+
+
+def _sequences(
+    block: Sequence[TextRow],
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    first: int,
+    classes: Mapping[str, int],
+    limit: int,
+) -> Iterator[Example]:
+    pairs = [row.pair for row in block if row.pair is not None]
+    encoding = tokenizer(
+        [row.text for row in block], pairs or None, truncation=True, max_length=limit
+    )
+    for place, row in enumerate(block):
+        yield Example(
+            input_ids=tuple(encoding["input_ids"][place]),
+            token_type_ids=_types(encoding, place),
+            targets={"labels": classes[row.label]},
+            items=1,
+            row=first + place,
+        )
+
+
+def _tokens(
+    block: Sequence[TokenRow],
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    first: int,
+    classes: Mapping[str, int],
+    limit: int,
+) -> Iterator[Example]:
+    encoding = tokenizer(
+        [list(row.tokens) for row in block],
+        is_split_into_words=True,
+        truncation=True,
+        max_length=limit,
+    )
+    for place, row in enumerate(block):
+        words = encoding.word_ids(place)
+        labels = tuple(
+            IGNORED if word is None or word == before else classes[row.tags[word]]
+            for before, word in zip([None, *words], words, strict=False)
+        )
+        yield Example(
+            input_ids=tuple(encoding["input_ids"][place]),
+            token_type_ids=_types(encoding, place),
+            targets={"labels": labels},
+            items=sum(label != IGNORED for label in labels),
+            row=first + place,
+        )
+
+
+def _windows(
+    block: Sequence[AnswerRow],
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    first: int,
+    part: Part,
+    limit: int,
+) -> Iterator[Example]:
+    for place, row in enumerate(block):
+        question = len(tokenizer(row.question, add_special_tokens=False)["input_ids"])
+        room = limit - tokenizer.num_special_tokens_to_add(pair=True) - min(question, limit // 2)
+        encoding = tokenizer(
+            _cut(row.question, tokenizer=tokenizer, limit=limit // 2),
+            row.context,
+            truncation="only_second",
+            max_length=limit,
+            stride=room // _OVERLAP,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )
+        for window in range(len(encoding["input_ids"])):
+            offsets = tuple(
+                tuple(offset) if sequence == 1 else None
+                for sequence, offset in zip(
+                    encoding.sequence_ids(window), encoding["offset_mapping"][window], strict=True
+                )
+            )
+            span = _span(offsets, start=row.start, end=row.start + len(row.answers[0]))
+            if span is None and part == "train":
+                continue
+            start, end = span or (0, 0)
+            yield Example(
+                input_ids=tuple(encoding["input_ids"][window]),
+                token_type_ids=_types(encoding, window),
+                targets={"start_positions": start, "end_positions": end},
+                items=1,
+                row=first + place,
+                offsets=offsets,
+            )

