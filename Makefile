@@ -50,7 +50,8 @@ clean:
 # UV_PYTHON keeps uv at the interpreter that is here: it would fetch the one of .python-version else.
 $(READY): uv.lock pyproject.toml | $(UV)
 	@echo "== preparing .venv from uv.lock (the first time, this fetches PyTorch)"
-	@test -x $(BIN)/python || UV_PYTHON_DOWNLOADS=never $(UV) venv --python "$$($(PYTHON) .ci/get_uv.py --python)" .venv
+	@test -x $(BIN)/python || { python=$$($(PYTHON) .ci/get_uv.py --python) \
+		&& UV_PYTHON_DOWNLOADS=never $(UV) venv --python "$$python" .venv; }
 	UV_HTTP_TIMEOUT=300 UV_PYTHON=$(BIN)/python UV_PYTHON_DOWNLOADS=never $(UV) sync --locked --all-extras
 	@touch $@
 

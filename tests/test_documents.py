@@ -6,7 +6,7 @@ A name in a document is a copy of a name in the code; this is where the copies a
 import ast
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +16,8 @@ import pytest
 import typer
 
 from parties.cli import app
+from splitlearn.manifest import load_compute, load_job
+from splitlearn.policy import load as load_policy
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -200,6 +202,25 @@ def test_nothing_promises_what_cannot_be_kept(path: Path) -> None:
 def test_no_document_names_a_folder_of_one_machine(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not [place for place in PLACES if place in text]
+
+
+@pytest.mark.parametrize(("name", "load"), [("job.toml", load_job), ("compute.toml", load_compute)])
+def test_the_readme_shows_a_settings_file_that_is_accepted(
+    name: str, load: Callable[[Path], object], tmp_path: Path
+) -> None:
+    blocks = [code.text for code in codes(ROOT / "README.md") if code.language == "toml"]
+    (text,) = [block for block in blocks if block.startswith(f"# {name}\n")]
+    for needed in re.findall(r'"([\w-]+\.(?:csv|txt|toml))"', text):
+        (tmp_path / needed).write_text("")
+    (tmp_path / name).write_text(text)
+    load(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["features", "demo", "compute"])
+def test_the_policies_that_the_readme_names_are_accepted(name: str) -> None:
+    path = f"parties/policies/{name}.toml"
+    assert path in (ROOT / "README.md").read_text(encoding="utf-8")
+    load_policy(ROOT / path)
 
 
 def test_every_security_claim_names_a_test() -> None:

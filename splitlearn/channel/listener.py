@@ -82,15 +82,17 @@ class Listener:
         self._closed = False
         self._loop = LoopThread(f"listener of {identity.name.dns}")
         try:
-            self._server = self._loop.run(self._open(address), timeout_s=_HELLO_S)
+            server = self._loop.run(self._open(address), timeout_s=_HELLO_S)
         except BaseException:
             self._loop.close()
             raise
+        self._server: Server | None = server
+        self._port = server.port
 
     @property
     def port(self) -> int:
         """The TCP port that is listened on."""
-        return self._server.port
+        return self._port
 
     def accept(self, *, timeout_s: float) -> Conversation:
         """The next conversation that a new process began.
@@ -104,7 +106,7 @@ class Listener:
             except queue.Empty:
                 refused = f"; last refused: {self._refused}" if self._refused else ""
                 raise ChannelError(
-                    f"nobody to speak with dialled port {self.port} for {timeout_s:g} s{refused}"
+                    f"nobody to speak with dialled port {self._port} for {timeout_s:g} s{refused}"
                 ) from None
             if seat is None:
                 self._waiting.put(None)
@@ -122,7 +124,10 @@ class Listener:
             seats = self._loop.run(self._leave(), timeout_s=_HELLO_S)
             for seat in seats:
                 seat.conversation.close(reason="the listener was closed")
-            self._loop.run(self._server.stop(), timeout_s=_HELLO_S)
+            if self._server is not None:
+                self._loop.run(self._server.stop(), timeout_s=_HELLO_S)
+        # gRPC's own thread ends with the last of its objects.
+        self._server = None
         self._loop.close()
 
     async def _open(self, address: str) -> Server:
@@ -187,6 +192,10 @@ class Listener:
             finally:
                 # gRPC cancels this handler when the dialler is gone.
                 pump.cancel()
+            if not pump.cancelled() and (error := pump.exception()) is not None:
+                # What nobody foresaw must not leave the engine waiting.
+                broke = ChannelError(f"the channel to {peer.name.dns} broke: {error!r}")
+                seat.conversation.mailbox.fail(broke)
         except (LinkLost, TimeoutError):
             return
 

@@ -10,12 +10,16 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, cast
 
-import grpc
-import grpc.aio
-
 from splitlearn.errors import ManifestError, WireError
 from splitlearn.identity import Identity, PartyName
 from splitlearn.wire.limits import CHUNK_BYTES
+
+# gRPC's C library reads this when it is loaded, and would write lines of its own to stderr; ours say
+# the same and what to do. Whoever sets it sees them.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+import grpc.aio
 
 __all__ = [
     "CONTROL",
@@ -89,7 +93,6 @@ class Connection:
     """One TLS connection to a listener, and one stream on it. Nothing is reused for another try."""
 
     def __init__(self, address: str, *, identity: Identity, peer: PartyName, method: str) -> None:
-        _quiet()
         credentials = grpc.ssl_channel_credentials(
             identity.ca_pem, identity.key_pem, identity.chain_pem
         )
@@ -186,7 +189,6 @@ class Server:
         handlers: Mapping[str, Callable[[ServerStream], Awaitable[None]]],
     ) -> None:
         """Raises ManifestError if `address` ("host:port", port 0 for any free one) cannot be had."""
-        _quiet()
 
         def configuration() -> grpc.ServerCertificateConfiguration:
             current = identity()
@@ -257,8 +259,3 @@ def _lost(error: BaseException) -> LinkLost:
     if isinstance(error, grpc.aio.AioRpcError):
         return LinkLost(error.details() or error.code().name)
     return LinkLost(str(error) or type(error).__name__)
-
-
-def _quiet() -> None:
-    """gRPC's C library writes its own lines to stderr; ours say the same and what to do."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")

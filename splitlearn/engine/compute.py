@@ -21,7 +21,7 @@ from splitlearn.codecs.base import Codec
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.events import Answered, Began, Finished, Observe, Saved
 from splitlearn.engine.optimiser import Stepper, build_stepper
-from splitlearn.engine.seeds import seed_stage
+from splitlearn.engine.seeds import seeded
 from splitlearn.engine.talk import Talk
 from splitlearn.engine.weights import Inlet, keep, load_kept, shards
 from splitlearn.errors import IdentityError, ManifestError, SessionError
@@ -141,8 +141,8 @@ class ComputeEngine:
         h_BTD = _tensor(talk, loaded, frame, meta, width=entrance)
         h_BTD.requires_grad_(training and offer.returns_input_gradient)
         set_training(loaded.trunk, training=training)
-        seed_stage(offer.seed, step=meta.step, micro_batch=meta.micro_batch, stage="trunk")
-        with torch.set_grad_enabled(training):
+        place = {"step": meta.step, "micro_batch": meta.micro_batch}
+        with seeded(offer.seed, **place, stage="trunk"), torch.set_grad_enabled(training):
             o_BTD = loaded.trunk(h_BTD, lengths=meta.lengths)
         if training:
             loaded.graphs[meta.micro_batch] = (h_BTD, o_BTD, meta)

@@ -15,17 +15,6 @@ __all__ = [
     "SentWeights",
     "StepDone",
 ]
-    "Answered",
-    "Began",
-    "Evaluated",
-    "Event",
-    "Finished",
-    "Observe",
-    "RolledBack",
-    "Saved",
-    "SentWeights",
-    "StepDone",
-]
 
 
 @dataclass(frozen=True)

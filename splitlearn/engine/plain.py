@@ -15,7 +15,7 @@ from transformers.utils.generic import ModelOutput
 
 from splitlearn.engine.events import Evaluated, Observe, StepDone
 from splitlearn.engine.optimiser import build_stepper
-from splitlearn.engine.seeds import seed_stage
+from splitlearn.engine.seeds import seeded
 from splitlearn.split.freeze import set_training
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import OptimiserSpec, ScheduleSpec
@@ -42,8 +42,8 @@ def train_plain(
         total = sum(batch.items for batch in batches)
         mean = torch.zeros(())
         for i, batch in enumerate(batches):
-            seed_stage(seed, step=step, micro_batch=i, stage="plain")
-            loss = model(**batch.inputs, **batch.labels)["loss"] * (batch.items / total)
+            with seeded(seed, step=step, micro_batch=i, stage="plain"):
+                loss = model(**batch.inputs, **batch.labels)["loss"] * (batch.items / total)
             loss.backward()
             mean += loss.detach()
         stepper.step()

@@ -5,10 +5,13 @@ the stage's name. A step done again after a crash draws the same numbers; nothin
 """
 
 import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
-__all__ = ["seed_stage", "stage_seed"]
+__all__ = ["seeded", "stage_seed"]
 
 
 def stage_seed(seed: int, *, step: int, micro_batch: int, stage: str) -> int:
@@ -21,6 +24,16 @@ def stage_seed(seed: int, *, step: int, micro_batch: int, stage: str) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def seed_stage(seed: int, *, step: int, micro_batch: int, stage: str) -> None:
-    """Seed torch for one stage's forward of one micro-batch."""
-    torch.manual_seed(stage_seed(seed, step=step, micro_batch=micro_batch, stage=stage))
+@contextmanager
+def seeded(seed: int, *, step: int, micro_batch: int, stage: str) -> Iterator[None]:
+    """Draw from the stage's own seed inside the block.
+
+    torch has one generator a process. Two parties in one process, as in tests and notebooks, take
+    turns here; two processes never wait.
+    """
+    with _generator:
+        torch.manual_seed(stage_seed(seed, step=step, micro_batch=micro_batch, stage=stage))
+        yield
+
+
+_generator = threading.Lock()

@@ -35,7 +35,7 @@ from splitlearn.engine.events import (
 from splitlearn.engine.flight import Flight, pause_at_cut
 from splitlearn.engine.optimiser import build_stepper
 from splitlearn.engine.plain import logits_of
-from splitlearn.engine.seeds import seed_stage
+from splitlearn.engine.seeds import seeded
 from splitlearn.engine.talk import Talk
 from splitlearn.engine.weights import Inlet, shards
 from splitlearn.gate import Gate, Private
@@ -92,7 +92,7 @@ class TrustedEngine:
         checkpoints: Checkpoints,
         observe: Observe,
     ) -> None:
-        self._run, self._channel, self._open_gate = run, channel, open_gate
+        self.run, self._channel, self._open_gate = run, channel, open_gate
         self._checkpoints, self._observe = checkpoints, observe
         self._stepper = build_stepper(
             run.local.parameters(), optimiser=run.offer.optimiser, schedule=run.offer.schedule
@@ -157,7 +157,7 @@ class TrustedEngine:
             channel=self._channel,
             session=session,
             gate=self._open_gate(session),
-            deadline_s=self._run.deadline_s,
+            deadline_s=self.run.deadline_s,
         )
         if hasattr(self, "_talk"):
             talk.sent, talk.received = self._talk.sent, self._talk.received
@@ -167,7 +167,7 @@ class TrustedEngine:
         """Agree on the job and on the step to go on from, unless that is done."""
         if self._talk.session.offer is not None:
             return
-        run, talk = self._run, self._talk
+        run, talk = self.run, self._talk
         if not self._checkpoints.held():
             self._save(0)
         mine = self._checkpoints.held()
@@ -187,7 +187,7 @@ class TrustedEngine:
         self._observe(Began(step, self._channel.peer))
 
     def _send_weights(self, needs: Iterable[str]) -> None:
-        state = {name: t for group in needs for name, t in self._run.groups[group].items()}
+        state = {name: t for group in needs for name, t in self.run.groups[group].items()}
         cut = shards(state)
         for i, parts in enumerate(cut):
             self._talk.say(Kind.WEIGHTS, Shard(i, len(cut)), parts=parts)
@@ -195,12 +195,12 @@ class TrustedEngine:
 
     def _train(self, steps: Callable[[int], Sequence[Batch]]) -> None:
         self._begin()
-        set_training(self._run.local, training=True)
-        total = self._run.offer.schedule.total_steps
+        set_training(self.run.local, training=True)
+        total = self.run.offer.schedule.total_steps
         while (step := self._talk.session.next_step) < total:
             self._train_step(steps(step))
             done = step + 1
-            if done % self._run.every == 0 or done == total:
+            if done % self.run.every == 0 or done == total:
                 self._save(done)
                 self._talk.say(Kind.CHECKPOINT, Step(done))
                 self._talk.hear(Kind.SAVED)
@@ -208,7 +208,7 @@ class TrustedEngine:
 
     def _train_step(self, batches: Sequence[Batch]) -> None:
         began = time.perf_counter()
-        talk, run = self._talk, self._run
+        talk, run = self._talk, self.run
         step = talk.session.next_step
         before = (talk.sent.total(), talk.received.total())
         back = run.offer.returns_input_gradient
@@ -225,8 +225,8 @@ class TrustedEngine:
             elif action.op is Op.TOP:
                 h_BTD = self._receive(Kind.OUTPUT, batches, meta)
                 h_BTD.requires_grad_(run.offer.mode != "features")
-                seed_stage(run.offer.seed, step=step, micro_batch=i, stage="top")
-                loss = flights[i][0].from_cut(h_BTD)["loss"] * (batch.items / total)
+                with seeded(run.offer.seed, step=step, micro_batch=i, stage="top"):
+                    loss = flights[i][0].from_cut(h_BTD)["loss"] * (batch.items / total)
                 loss.backward()
                 mean += loss.detach()
                 if h_BTD.grad is not None:
@@ -249,7 +249,7 @@ class TrustedEngine:
         )
 
     def _evaluate(self, batches: Sequence[Batch]) -> Iterator[dict[str, Tensor]]:
-        set_training(self._run.local, training=False)
+        set_training(self.run.local, training=False)
         step = self._talk.session.next_step
         remaining = iter(batches)
         done = 0
@@ -269,7 +269,7 @@ class TrustedEngine:
 
     def _finish(self) -> dict[str, Tensor]:
         self._talk.say(Kind.FINISH, Empty())
-        inlet = Inlet({name: t for group in self._run.groups.values() for name, t in group.items()})
+        inlet = Inlet({name: t for group in self.run.groups.values() for name, t in group.items()})
         heard = 0
         while (frame := self._talk.hear(Kind.WEIGHTS, Kind.CLOSED)).kind is Kind.WEIGHTS:
             inlet.take(self._talk.parts(frame))
@@ -279,12 +279,11 @@ class TrustedEngine:
 
     def _bottom(self, batch: Batch, meta: StepTensor, *, labels: bool) -> tuple[Flight, Tensor]:
         """Start a forward and send what it hands out at the cut."""
-        seed_stage(
-            self._run.offer.seed, step=meta.step, micro_batch=meta.micro_batch, stage="bottom"
-        )
         inputs = {**batch.inputs, **batch.labels} if labels else batch.inputs
-        flight = Flight(self._run.local, inputs=inputs)
-        h_BTD = flight.to_cut()
+        flight = Flight(self.run.local, inputs=inputs)
+        place = {"step": meta.step, "micro_batch": meta.micro_batch}
+        with seeded(self.run.offer.seed, **place, stage="bottom"):
+            h_BTD = flight.to_cut()
         self._send(Kind.ACTIVATION, h_BTD, batch, meta)
         self.rows[meta.phase] += _rows(batch, meta)
         return flight, h_BTD
@@ -300,7 +299,7 @@ class TrustedEngine:
 
     def _receive(self, kind: Kind, batches: Sequence[Batch], meta: StepTensor) -> Tensor:
         """The padded answer for one micro-batch; answers to others that come before it are kept."""
-        width = self._run.exit if kind is Kind.OUTPUT else self._run.entrance
+        width = self.run.exit if kind is Kind.OUTPUT else self.run.entrance
         wanted = (kind, meta.micro_batch)
         while wanted not in self._early:
             frame = self._talk.hear(kind)
@@ -319,14 +318,14 @@ class TrustedEngine:
             micro_batches=of,
             phase=phase,
             width=batch.inputs["input_ids"].shape[1],
-            packed=self._run.packed,
+            packed=self.run.packed,
             lengths=batch.lengths,
             reply_to=0,
         )
 
     def _save(self, step: int) -> None:
         self._checkpoints.save(
-            step, model=self._run.local, stepper=self._stepper, extra={"losses": self.losses}
+            step, model=self.run.local, stepper=self._stepper, extra={"losses": self.losses}
         )
 
 

@@ -25,6 +25,7 @@ class Example:
 
     targets: `labels` as one class or one class a token, or `start_positions` and `end_positions`.
     items: the example's weight in a mean loss. row: number of the row it was made of, from 0.
+    words: for word tags, the word that each token with a target stands for, in order.
     offsets: for evaluation of question answering, where each context token stands in the context;
     None for tokens of the question and special ones.
     """
@@ -34,16 +35,23 @@ class Example:
     targets: Mapping[str, int | tuple[int, ...]]
     items: int
     row: int
+    words: tuple[int, ...] = ()
     offsets: tuple[tuple[int, int] | None, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """All examples of one part, the rows they were made of, and the names of the classes."""
+    """All examples of one part, the rows they were made of, and the names of the classes.
+
+    gold: the true class names of each row: one, or one a word; none for question answering.
+    left_out: training rows whose answer stands whole in no window.
+    """
 
     examples: tuple[Example, ...]
     rows: tuple[Row, ...]
     labels: tuple[str, ...]
+    gold: tuple[tuple[str, ...], ...]
+    left_out: int
 
 
 def encode(
@@ -69,7 +77,13 @@ def encode(
         raise job.fault(
             "data.max_length", f"is {job.data.max_length}, which leaves no answer whole; take more"
         )
-    return Encoded(examples=tuple(examples), rows=rows.rows, labels=tuple(labels))
+    return Encoded(
+        examples=tuple(examples),
+        rows=rows.rows,
+        labels=tuple(labels),
+        gold=tuple(tuple(labels[classes[name]] for name in _names(row)) for row in rows.rows),
+        left_out=len(rows.rows) - len({example.row for example in examples}),
+    )
 
 
 _ROWS_AT_ONCE = 1_000
@@ -95,6 +109,15 @@ def _classes(rows: Rows, *, job: Job, labels: Sequence[str]) -> Mapping[str, int
         f"has {len(labels)} labels ({', '.join(labels[:10])}) and {rows.name} has another, "
         f'"{unknown[:60]}"; name all labels of the data there',
     )
+
+
+def _names(row: Row) -> tuple[str, ...]:
+    match row:
+        case TextRow(label=label):
+            return (label,)
+        case TokenRow(tags=tags):
+            return tags
+    return ()
 
 
 def _encoded(
@@ -167,6 +190,11 @@ def _tokens(
             targets={"labels": labels},
             items=sum(label != IGNORED for label in labels),
             row=first + place,
+            words=tuple(
+                word
+                for word, label in zip(words, labels, strict=True)
+                if word is not None and label != IGNORED
+            ),
         )
 
 
@@ -178,34 +206,68 @@ def _windows(
     part: Part,
     limit: int,
 ) -> Iterator[Example]:
+    special = tokenizer.num_special_tokens_to_add(pair=True)
     for place, row in enumerate(block):
-        question = len(tokenizer(row.question, add_special_tokens=False)["input_ids"])
-        room = limit - tokenizer.num_special_tokens_to_add(pair=True) - min(question, limit // 2)
+        question, length = _shortened(
+            row.question, tokenizer=tokenizer, limit=(limit - special) // 2
+        )
         encoding = tokenizer(
-            _cut(row.question, tokenizer=tokenizer, limit=limit // 2),
+            question,
             row.context,
             truncation="only_second",
             max_length=limit,
-            stride=room // _OVERLAP,
+            stride=(limit - special - length) // _OVERLAP,
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
         )
-        for window in range(len(encoding["input_ids"])):
-            offsets = tuple(
-                tuple(offset) if sequence == 1 else None
-                for sequence, offset in zip(
-                    encoding.sequence_ids(window), encoding["offset_mapping"][window], strict=True
-                )
-            )
-            span = _span(offsets, start=row.start, end=row.start + len(row.answers[0]))
+        answer = row.answers[0]
+        start = row.start + len(answer) - len(answer.lstrip())
+        for window, ids in enumerate(encoding["input_ids"]):
+            offsets = _offsets(encoding, window)
+            span = _span(offsets, start=start, end=start + len(answer.strip()))
             if span is None and part == "train":
                 continue
-            start, end = span or (0, 0)
+            first_token, last_token = span or (0, 0)
             yield Example(
-                input_ids=tuple(encoding["input_ids"][window]),
+                input_ids=tuple(ids),
                 token_type_ids=_types(encoding, window),
-                targets={"start_positions": start, "end_positions": end},
+                targets={"start_positions": first_token, "end_positions": last_token},
                 items=1,
                 row=first + place,
-                offsets=offsets,
+                offsets=offsets if part == "evaluate" else None,
             )
+
+
+def _shortened(text: str, *, tokenizer: PreTrainedTokenizerBase, limit: int) -> tuple[str, int]:
+    """The text, cut so that it has about `limit` tokens at most, and how many it has."""
+    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    if len(encoding["input_ids"]) > limit:
+        text = text[: encoding["offset_mapping"][limit - 1][1]]
+        encoding = tokenizer(text, add_special_tokens=False)
+    return text, len(encoding["input_ids"])
+
+
+def _offsets(encoding: BatchEncoding, window: int) -> tuple[tuple[int, int] | None, ...]:
+    return tuple(
+        (start, end) if sequence == 1 and end > start else None
+        for sequence, (start, end) in zip(
+            encoding.sequence_ids(window), encoding["offset_mapping"][window], strict=True
+        )
+    )
+
+
+def _span(
+    offsets: Sequence[tuple[int, int] | None], *, start: int, end: int
+) -> tuple[int, int] | None:
+    """First and last token of characters [start, end), if the window holds all of them."""
+    context = [(token, *offset) for token, offset in enumerate(offsets) if offset is not None]
+    if not context or context[0][1] > start or context[-1][2] < end:
+        return None
+    first = next(token for token, _, token_end in context if token_end > start)
+    last = next(token for token, token_start, _ in reversed(context) if token_start < end)
+    return (first, last) if first <= last else None
+
+
+def _types(encoding: BatchEncoding, place: int) -> tuple[int, ...] | None:
+    types = encoding.get("token_type_ids")
+    return None if types is None else tuple(types[place])

@@ -73,7 +73,9 @@ def load_rows(job: Job, *, part: Part) -> Rows:
     key = f"data.{part}"
     source = job.data.train if part == "train" else job.data.evaluate
     if source is None:
-        raise job.fault(key, "is missing; it takes a csv, tsv, jsonl or parquet file, or a hub name")
+        raise job.fault(
+            key, "is missing; it takes a csv, tsv, jsonl or parquet file, or a hub name"
+        )
     columns = {role: name for role in _ROLES if (name := getattr(job.data, role)) is not None}
     rows: list[Row] = []
     try:
@@ -106,7 +108,7 @@ _ROLES = (
 # tsv is read as GLUE writes it, without quotes.
 _BUILDER = {"csv": "csv", "tsv": "csv", "jsonl": "json", "parquet": "parquet"}
 _SEPARATOR = {"csv": ",", "tsv": "\t"}
-_QUOTING = {"csv": csv.QUOTE_MINIMAL, "tsv": csv.QUOTE_NONE}
+_QUOTING: Mapping[str, Literal[0, 3]] = {"csv": csv.QUOTE_MINIMAL, "tsv": csv.QUOTE_NONE}
 _HUB_SPLIT: Mapping[Part, str] = {"train": "train", "evaluate": "validation"}
 _ROWS_AT_ONCE = 1_000
 
@@ -173,7 +175,7 @@ def _check_columns(job: Job, table: datasets.Dataset, *, columns: Mapping[str, s
 
 
 def _top(table: datasets.Dataset, name: str) -> str:
-    return name if name in table.column_names else name.split(".")[0]
+    return name if name in table.column_names else name.split(".", maxsplit=1)[0]
 
 
 def _records(
@@ -225,22 +227,21 @@ def _token_row(record: Mapping[str, object]) -> TokenRow:
     tokens, tags = _listed(record["tokens"], "tokens"), _listed(record["tags"], "tags")
     if len(tokens) != len(tags):
         raise _BadRow(f"has {len(tokens)} tokens and {len(tags)} tags; each token takes one tag")
-    if not all(isinstance(token, str) and token.strip() for token in tokens):
+    words = [token for token in tokens if isinstance(token, str) and token.strip()]
+    if len(words) < len(tokens):
         raise _BadRow("has a token that is empty or no text")
-    return TokenRow(
-        tokens=tuple(str(token) for token in tokens),
-        tags=tuple(_label(tag, "tags") for tag in tags),
-    )
+    return TokenRow(tokens=tuple(words), tags=tuple(_label(tag, "tags") for tag in tags))
 
 
 def _answer_row(record: Mapping[str, object]) -> AnswerRow:
     question, context = _text(record, "question"), _text(record, "context")
     texts, starts = record["answer_text"], record["answer_start"]
-    answers = texts if isinstance(texts, list) else [texts]
+    given = texts if isinstance(texts, list) else [texts]
+    answers = [answer for answer in given if isinstance(answer, str) and answer.strip()]
     start = starts[0] if isinstance(starts, list) and starts else starts
     if isinstance(start, str) and start.isascii() and start.isdigit():
         start = int(start)
-    if not answers or not all(isinstance(answer, str) and answer.strip() for answer in answers):
+    if not answers or len(answers) < len(given):
         raise _BadRow("has no answer text; questions without an answer are not a task of ours")
     if not isinstance(start, int) or isinstance(start, bool):
         raise _BadRow("has an answer_start that is no whole number")

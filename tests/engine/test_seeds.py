@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitlearn.engine.seeds import seed_stage, stage_seed
+from splitlearn.engine.seeds import seeded, stage_seed
 
 places = st.tuples(
     st.integers(0, 10), st.integers(0, 10**7), st.integers(0, 4095), st.sampled_from("abc")
@@ -26,7 +26,7 @@ def test_two_places_have_two_seeds(
 def test_a_place_done_again_draws_the_same_numbers() -> None:
     drawn = []
     for _ in range(2):
-        seed_stage(3, step=5, micro_batch=1, stage="trunk")
-        drawn.append(torch.rand(4))
+        with seeded(3, step=5, micro_batch=1, stage="trunk"):
+            drawn.append(torch.rand(4))
         torch.rand(100)
     assert torch.equal(*drawn)

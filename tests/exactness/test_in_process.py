@@ -16,7 +16,6 @@ from splitlearn.split import (
     FAMILIES,
     Bottleneck,
     Cut,
-    Trunk,
     build_trunk,
     factor,
     fit_pca,

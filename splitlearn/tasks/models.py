@@ -1,0 +1,194 @@
+"""The pre-trained model of a job with its task's head, and its tokenizer.
+
+Weights come from safetensors files only and no code of a model's author runs. A folder is read without
+any network; a hub name asks the hub. What the library would pass over in silence is an error here:
+weights that the files lack, a tokenizer without a vocabulary, a text longer than the model's positions.
+"""
+
+import inspect
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+
+from splitlearn.manifest import Job
+
+__all__ = ["Loaded", "load_model"]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """`labels`: the class of each output, by number; empty for question answering."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    labels: tuple[str, ...]
+
+
+def load_model(job: Job, *, found: Sequence[str] = ()) -> Loaded:
+    """Model in float32 on the CPU, in evaluation mode, with its fast tokenizer; else ManifestError.
+
+    found: labels of the training data, taken where neither the job nor the model names its own. A head
+    that the files lack is drawn from the job's seed; torch's own generator stays where it was.
+    """
+    path, task = job.model.path, job.model.task
+    local = Path(path).is_dir()
+    # Byte-level tokenizers take single words only so; the others don't mind.
+    words = {"add_prefix_space": True} if task == "token-classification" else {}
+    try:
+        with _quiet(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(job.run.seed)
+            config = AutoConfig.from_pretrained(path, local_files_only=local)
+            labels = _labels(job, config=config, found=found)
+            if labels:
+                config.id2label = dict(enumerate(labels))
+                config.label2id = {label: number for number, label in enumerate(labels)}
+                config.problem_type = "single_label_classification"
+            model, report = _HEADS[task].from_pretrained(
+                path,
+                config=config,
+                local_files_only=local,
+                use_safetensors=True,
+                dtype=torch.float32,
+                attn_implementation=job.model.attention,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=local, **words)
+    except (*_ERRORS, SafetensorError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise job.fault("model.path", f'is "{path}", which cannot be loaded: {reason}') from None
+    _check_weights(
+        job, model=model, missing=report["missing_keys"], other=report["mismatched_keys"]
+    )
+    _check_tokenizer(job, model=model, tokenizer=tokenizer)
+    return Loaded(model=model, tokenizer=tokenizer, labels=labels)
+
+
+_HEADS = {
+    "sequence-classification": AutoModelForSequenceClassification,
+    "token-classification": AutoModelForTokenClassification,
+    "question-answering": AutoModelForQuestionAnswering,
+}
+# What the library raises for files it cannot use; a wrong config.json raises nearly anything.
+_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The library's own progress bar and its report of new weights; what matters of it is checked."""
+    verbosity, bars = (
+        transformers_logging.get_verbosity(),
+        transformers_logging.is_progress_bar_enabled(),
+    )
+    transformers_logging.set_verbosity(logging.CRITICAL)
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _labels(job: Job, *, config: PreTrainedConfig, found: Sequence[str]) -> tuple[str, ...]:
+    """The job's labels, else those of a model that was fine-tuned with them, else the data's."""
+    if job.model.task == "question-answering":
+        return ()
+    if job.model.labels is not None:
+        return job.model.labels
+    names = {int(number): str(name) for number, name in (config.id2label or {}).items()}
+    named = tuple(names[number] for number in sorted(names))
+    own = any(name != f"LABEL_{number}" for number, name in enumerate(named))
+    if named and own and set(found) <= set(named):
+        return named
+    if len(found) < 2:
+        raise job.fault(
+            "model.labels",
+            f"is missing and the training data has {len(found)}; classification takes 2 or more",
+        )
+    return tuple(found)
+
+
+def _check_weights(
+    job: Job,
+    *,
+    model: PreTrainedModel,
+    missing: Collection[str],
+    other: Collection[tuple[str, torch.Size, torch.Size]],
+) -> None:
+    base = f"{model.base_model_prefix}."
+    # A pooler is part of the head for our purposes: masked-LM checkpoints have none.
+    lost = sorted(key for key in missing if key.startswith(base) and ".pooler." not in key)
+    if lost:
+        raise job.fault(
+            "model.path",
+            f'is "{job.model.path}", whose files lack {len(lost)} weights of its own config, '
+            f"such as {lost[0]}; it takes a complete model",
+        )
+    for key, theirs, ours in other:
+        if key.startswith(base):
+            raise job.fault(
+                "model.path",
+                f'is "{job.model.path}", whose weight {key} is {tuple(theirs)} where its config says '
+                f"{tuple(ours)}",
+            )
+        raise job.fault(
+            "model.labels",
+            f"has {ours[0]} labels, but the model was fine-tuned for {theirs[0]} ({key}); "
+            "name its labels there, or take the model it was made from",
+        )
+
+
+def _check_tokenizer(
+    job: Job, *, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Also drops the inputs that the tokenizer offers and the model does not take."""
+    path = job.model.path
+    if not tokenizer.is_fast or len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise job.fault("model.path", f'is "{path}", which has no fast tokenizer (tokenizer.json)')
+    if tokenizer.pad_token_id is None:
+        raise job.fault("model.path", f'is "{path}", whose tokenizer has no padding token')
+    words = model.get_input_embeddings()
+    pieces = words.num_embeddings if isinstance(words, nn.Embedding) else len(tokenizer)
+    if len(tokenizer) > pieces:
+        raise job.fault(
+            "model.path",
+            f'is "{path}", whose tokenizer has {len(tokenizer)} pieces and whose model {pieces}',
+        )
+    limit = min(_positions(model), tokenizer.model_max_length)
+    if job.data.max_length > limit:
+        raise job.fault(
+            "data.max_length",
+            f"is {job.data.max_length}; this model takes at most {limit} tokens",
+        )
+    taken = set(inspect.signature(model.forward).parameters)
+    if getattr(model.config, "type_vocab_size", 2) < 2:
+        taken.discard("token_type_ids")
+    tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name in taken]
+
+
+def _positions(model: PreTrainedModel) -> int:
+    """Positions a text may have. RoBERTa's kin begin to count after the padding token's number."""
+    embeddings = getattr(model.base_model, "embeddings", None)
+    table = getattr(embeddings, "position_embeddings", None)
+    if not isinstance(table, nn.Embedding):
+        return int(model.config.max_position_embeddings)
+    skipped = 0 if table.padding_idx is None else table.padding_idx + 1
+    return table.num_embeddings - skipped

@@ -1,0 +1,82 @@
+"""A loop in a thread: calls reach it, its closing is bounded, nothing stays behind."""
+
+import asyncio
+import threading
+
+import pytest
+
+from splitlearn.channel.loop import LoopThread
+from splitlearn.errors import ChannelError
+
+
+async def give(value: int) -> int:
+    return value
+
+
+async def stay() -> None:
+    await asyncio.Event().wait()
+
+
+async def fall() -> None:
+    raise KeyError("nobody foresaw this")
+
+
+def test_a_coroutine_runs_there_and_its_result_comes_back() -> None:
+    loop = LoopThread("test")
+    assert loop.run(give(7), timeout_s=5) == 7
+    loop.close()
+
+
+def test_waiting_too_long_is_a_channel_error_and_cancels() -> None:
+    loop = LoopThread("test")
+    with pytest.raises(ChannelError, match=r"within 0\.01 s"):
+        loop.run(stay(), timeout_s=0.01)
+    loop.close()
+
+
+def test_closing_cancels_what_runs_and_tells_who_waits() -> None:
+    loop = LoopThread("test")
+    told: list[ChannelError] = []
+    began = threading.Event()
+
+    async def begin() -> None:
+        began.set()
+        await stay()
+
+    def wait() -> None:
+        try:
+            loop.run(begin(), timeout_s=20)
+        except ChannelError as error:
+            told.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    began.wait()
+    loop.close()
+    waiting.join()
+    assert "closed meanwhile" in str(told[0])
+
+
+def test_a_closed_loop_refuses_work_and_ignores_calls() -> None:
+    loop = LoopThread("test")
+    loop.close()
+    loop.close()
+    loop.soon(lambda: None)
+    with pytest.raises(ChannelError, match="closed"):
+        loop.run(give(1), timeout_s=1)
+
+
+def test_a_failure_in_the_background_is_told_to_whoever_started_it() -> None:
+    loop = LoopThread("test")
+    told: list[BaseException] = []
+    done = threading.Event()
+
+    def failed(error: BaseException) -> None:
+        told.append(error)
+        done.set()
+
+    loop.start(fall(), on_failure=failed)
+    assert done.wait(5)
+    loop.start(stay(), on_failure=told.append)
+    loop.close()
+    assert [type(error) for error in told] == [KeyError]

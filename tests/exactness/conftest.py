@@ -1,9 +1,0 @@
-"""One thread: what the tests compare to the bit must not depend on how many cores are free."""
-
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
-    torch.set_num_threads(1)

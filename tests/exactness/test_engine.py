@@ -1,0 +1,217 @@
+"""Ten steps through gates, logs, sessions and a channel against ten steps of the unsplit model.
+
+Losses and final weights must be equal to the bit: float32, identity codec, no low-rank cut, no
+dropout, one thread. tests/exactness/test_in_process.py compares gradients stage by stage.
+"""
+
+import copy
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from splitlearn.audit.records import Payload, decode
+from splitlearn.audit.log import read_lines
+from splitlearn.channel import Listener, connect, pair
+from splitlearn.engine.plain import evaluate_plain, train_plain
+from splitlearn.roles import Role
+from splitlearn.split.cut import Bottleneck, Cut
+from splitlearn.split.freeze import Mode, freeze
+from splitlearn.split.merge import merged
+from splitlearn.split.blueprint import build_trunk
+from splitlearn.split.weights import GROUPS, load_weights, trunk_groups
+from splitlearn.tasks.batches import Batch
+from tests.federation import make_identity
+from tests.rig import (
+    ComputeThread,
+    Result,
+    batch_of,
+    compute_party,
+    run_in_memory,
+    trusted_engine,
+    trusted_party,
+    trusted_run,
+)
+from tests.tiny import TASKS, tiny_batch, tiny_model
+
+FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra")
+CUTS = (Cut(1, 2), Cut(2, 3), Cut(1, 3))
+STEPS = 10
+
+
+def batches(model: PreTrainedModel, step: int, *, micro: int = 2) -> list[Batch]:
+    """Different padded micro-batches at each step."""
+    return [
+        batch_of(tiny_batch(model, lengths=(9 - i, 4 + step % 3, 6), width=9, seed=100 * step + i))
+        for i in range(micro)
+    ]
+
+
+def whole_weights(result: Result, run_cut: Cut, offer_trunk: dict[str, Tensor]) -> dict[str, Tensor]:
+    trunk = build_trunk(result.engine.run.offer.model, cut=result.engine.run.offer.cut)
+    for group in GROUPS:
+        names = trunk_groups(trunk)[group]
+        load_weights(trunk, {name: offer_trunk[name] for name in names}, group=group)
+    return merged(result.local, trunk=trunk, cut=run_cut).state_dict()
+
+
+def plain(
+    model: PreTrainedModel, *, cut: Cut, mode: Mode, train_bottom: bool, seed: int = 0
+) -> tuple[list[float], dict[str, Tensor]]:
+    freeze(model, cut=cut, mode=mode, train_bottom=train_bottom)
+    run = trusted_run(copy.deepcopy(model), cut=cut, total=STEPS)
+    losses = train_plain(
+        model,
+        steps=lambda step: batches(model, step),
+        optimiser=run.offer.optimiser,
+        schedule=run.offer.schedule,
+        seed=seed,
+        observe=lambda _: None,
+    )
+    return losses, model.state_dict()
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_split_run_is_the_unsplit_run(tmp_path: Path, family: str, task: str, cut: Cut) -> None:
+    model = tiny_model(family, task=task)
+    expected, weights = plain(copy.deepcopy(model), cut=cut, mode="full", train_bottom=True)
+    run = trusted_run(model, cut=cut, total=STEPS)
+    result = run_in_memory(tmp_path, run, steps=lambda step: batches(model, step))
+    assert result.losses == expected
+    found = whole_weights(result, cut, result.trunk)
+    assert found.keys() == weights.keys()
+    for name, tensor in weights.items():
+        assert torch.equal(tensor, found[name]), name
+
+
+@pytest.mark.parametrize(("mode", "train_bottom"), [("features", False), ("full", False)])
+def test_a_frozen_part_is_frozen_on_both_sides(
+    tmp_path: Path, mode: Mode, train_bottom: bool
+) -> None:
+    model, cut = tiny_model("bert"), Cut(1, 3)
+    expected, weights = plain(copy.deepcopy(model), cut=cut, mode=mode, train_bottom=train_bottom)
+    run = trusted_run(model, cut=cut, total=STEPS, mode=mode, train_bottom=train_bottom)
+    before = {**run.groups["layers"]}
+    result = run_in_memory(tmp_path, run, steps=lambda step: batches(model, step))
+    assert result.losses == expected
+    assert (result.trunk == {}) is (mode == "features")
+    found = whole_weights(result, cut, result.trunk or before)
+    for name, tensor in weights.items():
+        assert torch.equal(tensor, found[name]), name
+
+
+def test_over_the_real_channel_the_bits_are_the_same(tmp_path: Path) -> None:
+    model, cut = tiny_model("bert", task="question-answering"), Cut(1, 3)
+    expected, _ = plain(copy.deepcopy(model), cut=cut, mode="full", train_bottom=True)
+    run = trusted_run(model, cut=cut, total=STEPS)
+    trusted = make_identity(tmp_path, "clinic", Role.TRUSTED)
+    compute = make_identity(tmp_path, "gpuhost", Role.COMPUTE)
+    listener = Listener(
+        "127.0.0.1:0",
+        identity=compute,
+        expect_roles=frozenset({Role.TRUSTED}),
+        peer=trusted.name,
+    )
+    try:
+        ours = connect(
+            f"127.0.0.1:{listener.port}",
+            identity=trusted,
+            peer=compute.name,
+            run=run.offer.run,
+            deadline_s=10,
+        )
+        thread = ComputeThread(compute_party(tmp_path), listener.accept(timeout_s=10))
+        engine = trusted_engine(run, trusted_party(tmp_path), ours)
+        engine.train(lambda step: batches(model, step))
+        engine.finish()
+        thread.join(20)
+        ours.close()
+    finally:
+        listener.close()
+    assert thread.error is None
+    assert engine.losses == expected
+
+
+def test_with_dropout_the_same_seed_gives_the_same_losses_twice(tmp_path: Path) -> None:
+    losses = []
+    for attempt, seed in (("a", 0), ("b", 0), ("c", 1)):
+        model = tiny_model("bert", dropout=0.2)
+        run = trusted_run(model, cut=Cut(1, 3), total=STEPS, seed=seed)
+        result = run_in_memory(tmp_path / attempt, run, steps=lambda step, m=model: batches(m, step))
+        losses.append(result.losses)
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2]
+
+
+def test_an_evaluation_gives_the_unsplit_models_logits(tmp_path: Path) -> None:
+    model, cut = tiny_model("roberta"), Cut(1, 3)
+    whole = copy.deepcopy(model)
+    rows = [batches(model, step)[0] for step in range(70)]
+    run = trusted_run(model, cut=cut, total=1)
+    parties = trusted_party(tmp_path), compute_party(tmp_path)
+    ours, theirs = pair()
+    ComputeThread(parties[1], theirs)
+    engine = trusted_engine(run, parties[0], ours)
+    found = engine.evaluate(rows)
+    expected = evaluate_plain(whole, batches=rows, observe=lambda _: None)
+    assert len(found) == len(rows)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one["logits"], other["logits"])
+
+
+def commits(party_folder: Path) -> list[tuple[str, str]]:
+    """Kind and bytes of each payload that left, and with one salt its commitment."""
+    records = (decode(line) for line, _ in read_lines(party_folder / "audit"))
+    out = [r for r in records if isinstance(r, Payload) and r.direction == "out"]
+    return [(r.kind, r.commit) for r in out]
+
+
+@pytest.mark.parametrize("codec", ["identity", "int8+zstd"])
+def test_in_features_mode_permuted_labels_give_byte_identical_egress(
+    tmp_path: Path, codec: str
+) -> None:
+    seen = []
+    for shift in (0, 1):
+        model = tiny_model("bert", dropout=0.1)
+        run = trusted_run(
+            model,
+            cut=Cut(1, 3, upper=Bottleneck("sft", 4)),
+            total=STEPS,
+            mode="features",
+            train_bottom=False,
+            codec=codec,
+        )
+        run = replace(run, offer=msgspec.structs.replace(run.offer, salt="ab" * 32))
+
+        def steps(step: int, model: PreTrainedModel = model, shift: int = shift) -> list[Batch]:
+            made = batches(model, step)
+            return [
+                Batch(
+                    inputs=b.inputs,
+                    labels={n: (t + shift) % 3 for n, t in b.labels.items()},
+                    lengths=b.lengths,
+                    items=b.items,
+                )
+                for b in made
+            ]
+
+        result = run_in_memory(tmp_path / str(shift), run, steps=steps, policy="features.toml")
+        seen.append((commits(tmp_path / str(shift) / "clinic"), result.losses))
+    (one, losses), (other, other_losses) = seen
+    assert one == other
+    assert [kind for kind, _ in one].count("activation") == 2 * STEPS
+    assert losses != other_losses
+
+
+def test_the_cuts_of_this_file_are_first_middle_and_last() -> None:
+    layers = 4
+    assert {c.first for c in CUTS} >= {1, layers // 2}
+    assert max(c.last for c in CUTS) == layers - 1
+    assert len(list(itertools.product(FAMILIES, TASKS, CUTS))) == 54

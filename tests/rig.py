@@ -1,0 +1,231 @@
+"""A whole run of two parties in one process, for tests: real gates, logs and sessions, memory channel."""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from splitlearn import policy
+from splitlearn.audit import Log
+from splitlearn.channel import Channel, PeerRestarted, pair
+from splitlearn.engine.checkpoints import Checkpoints
+from splitlearn.engine.compute import ComputeEngine, RunPlace
+from splitlearn.engine.events import Event
+from splitlearn.engine.trusted import TrustedEngine, TrustedRun
+from splitlearn.gate import Gate
+from splitlearn.identity import PartyName
+from splitlearn.roles import Role
+from splitlearn.session import Session
+from splitlearn.split.blueprint import trunk_model
+from splitlearn.split.bottleneck import PcaBasis
+from splitlearn.split.cut import Cut, spec_of
+from splitlearn.split.freeze import Mode, freeze
+from splitlearn.split.rows import reads_padding
+from splitlearn.split.stage import factor, split
+from splitlearn.split.weights import GROUPS, digest, trunk_state
+from splitlearn.tasks.batches import Batch
+from splitlearn.wire.messages import CodecSpec, Offer, OptimiserSpec, ScheduleSpec
+
+TRUSTED = PartyName(federation="fed.example", party="clinic", role=Role.TRUSTED)
+COMPUTE = PartyName(federation="fed.example", party="gpuhost", role=Role.COMPUTE)
+ADAMW = OptimiserSpec("adamw", 1e-3, 0.01, 0.9, 0.999, 1e-8)
+POLICIES = Path(policy.__file__).parents[2] / "parties" / "policies"
+
+
+def batch_of(tiny: object) -> Batch:
+    """A Batch from a tests.tiny batch."""
+    labels: Mapping[str, Tensor] = tiny.labels  # type: ignore[attr-defined]
+    lengths: tuple[int, ...] = tiny.lengths  # type: ignore[attr-defined]
+    each_token = "labels" in labels and labels["labels"].dim() == 2
+    items = int((labels["labels"] != -100).sum()) if each_token else len(lengths)
+    inputs: Mapping[str, Tensor] = tiny.inputs  # type: ignore[attr-defined]
+    return Batch(inputs=dict(inputs), labels=dict(labels), lengths=lengths, items=items)
+
+
+def trusted_run(
+    model: PreTrainedModel,
+    *,
+    cut: Cut,
+    total: int,
+    mode: Mode = "full",
+    train_bottom: bool = True,
+    codec: str = "identity",
+    bases: Mapping[str, PcaBasis] | None = None,
+    seed: int = 0,
+    every: int = 4,
+    deadline_s: float = 20.0,
+    optimiser: OptimiserSpec = ADAMW,
+    run: str = "run",
+) -> TrustedRun:
+    """The model taken apart for a run; it is changed."""
+    blueprint = trunk_model(model)
+    factor(model, cut=cut, bases=bases or {})
+    freeze(model, cut=cut, mode=mode, train_bottom=train_bottom)
+    width = model.config.hidden_size
+    local, trunk = split(model, cut=cut)
+    groups = {g: {n: t.clone() for n, t in trunk_state(trunk, group=g).items()} for g in GROUPS}
+    offer = Offer(
+        run=run,
+        job=digest({}),
+        salt=secrets.token_hex(32),
+        purpose="train",
+        mode=mode,
+        returns_input_gradient=mode == "full" and train_bottom,
+        model=blueprint,
+        cut=spec_of(cut),
+        codecs=CodecSpec(codec, codec, codec, codec),
+        optimiser=optimiser,
+        schedule=ScheduleSpec("linear", 2, total),
+        seed=seed,
+        layers=digest(groups["layers"]),
+        bottlenecks=digest(groups["bottlenecks"]),
+        held=(),
+    )
+    return TrustedRun(
+        offer=offer,
+        local=local,
+        groups=groups,
+        entrance=cut.entrance(width),
+        exit=cut.exit(width),
+        packed=not reads_padding(model),
+        every=every,
+        deadline_s=deadline_s,
+    )
+
+
+@dataclass
+class Party:
+    """One side's log and gates. Made again over the same folder, it is that party after a restart."""
+
+    folder: Path
+    me: PartyName
+    peer: PartyName
+    policy: str
+    log: Log = field(init=False)
+
+    def __post_init__(self) -> None:
+        key = self.folder / "key"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not key.exists():
+            key.write_bytes(Ed25519PrivateKey.generate().private_bytes_raw())
+        self.log = Log.open(
+            self.folder / "audit",
+            origin=self.me.dns,
+            signer=Ed25519PrivateKey.from_private_bytes(key.read_bytes()),
+            clock=time.time,
+        )
+
+    def gate(self, offer: Offer, session: Session) -> Gate:
+        return Gate.open(
+            policy.load(POLICIES / self.policy),
+            log=self.log,
+            session=session,
+            me=self.me,
+            peer=self.peer,
+            binding="0" * 64,
+            offer=offer,
+            software="splitlearn-tests",
+        )
+
+
+def trusted_party(folder: Path, *, policy: str = "demo.toml") -> Party:
+    return Party(folder / "clinic", me=TRUSTED, peer=COMPUTE, policy=policy)
+
+
+def compute_party(folder: Path) -> Party:
+    return Party(folder / "gpuhost", me=COMPUTE, peer=TRUSTED, policy="compute.toml")
+
+
+def trusted_engine(
+    run: TrustedRun,
+    party: Party,
+    channel: Channel,
+    *,
+    observe: Callable[[Event], None] = lambda _: None,
+) -> TrustedEngine:
+    return TrustedEngine(
+        run,
+        channel=channel,
+        open_gate=lambda session: party.gate(run.offer, session),
+        checkpoints=Checkpoints(party.folder / "checkpoints"),
+        observe=observe,
+    )
+
+
+class ComputeThread(threading.Thread):
+    """A compute party that serves until its channel ends; `error` is what ended it."""
+
+    def __init__(
+        self,
+        party: Party,
+        channel: Channel,
+        *,
+        models: Sequence[Path] = (),
+        deadline_s: float = 20.0,
+        observe: Callable[[Event], None] = lambda _: None,
+    ) -> None:
+        super().__init__(daemon=True)
+        self.error: BaseException | None = None
+        place = RunPlace(
+            checkpoints=party.folder / "checkpoints",
+            received=party.folder / "received",
+            models=tuple(models),
+        )
+        self.engine = ComputeEngine(
+            channel,
+            open_gate=party.gate,
+            place_of=lambda _: place,
+            deadline_s=deadline_s,
+            observe=observe,
+        )
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            try:
+                self.engine.serve()
+            except PeerRestarted:
+                continue
+            except BaseException as error:
+                self.error = error
+            return
+
+
+@dataclass
+class Result:
+    """What a run left. trunk: the compute party's weights at the end (empty if frozen)."""
+
+    losses: list[float]
+    trunk: dict[str, Tensor]
+    local: PreTrainedModel
+    trusted: Party
+    compute: Party
+    engine: TrustedEngine
+
+
+def run_in_memory(
+    tmp_path: Path,
+    run: TrustedRun,
+    *,
+    steps: Callable[[int], Sequence[Batch]],
+    policy: str = "demo.toml",
+) -> Result:
+    """Train to the end over a memory channel."""
+    trusted, compute = trusted_party(tmp_path, policy=policy), compute_party(tmp_path)
+    ours, theirs = pair()
+    thread = ComputeThread(compute, theirs)
+    engine = trusted_engine(run, trusted, ours)
+    engine.train(steps)
+    trunk = engine.finish()
+    thread.join(20)
+    if thread.error is not None:
+        raise thread.error
+    for party in (trusted, compute):
+        party.log.close()
+    return Result(engine.losses, trunk, run.local, trusted, compute, engine)  # type: ignore[arg-type]

@@ -1,0 +1,207 @@
+import tracemalloc
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from splitlearn.errors import ManifestError, WireError
+from splitlearn.split.blueprint import MAX_TRUNK_BYTES, build_trunk, trunk_model
+from splitlearn.split.cut import Bottleneck, Cut, spec_of
+from splitlearn.split.families import FAMILIES
+from splitlearn.split.stage import factor, split
+from splitlearn.wire.messages import CutSpec, TrunkModel
+from tests.tiny import tiny_model
+
+PCA, SFT = Bottleneck("pca", 6), Bottleneck("sft", 4)
+CUT = Cut(1, 3)
+GOOD = trunk_model(tiny_model("bert", dropout=0.1))
+
+
+def with_field(name: str, value: Any) -> TrunkModel:
+    return TrunkModel(model_type="bert", fields=GOOD.fields | {name: value})
+
+
+@pytest.mark.parametrize("lower", [Bottleneck(), PCA, SFT], ids=lambda b: b.method)
+@pytest.mark.parametrize("upper", [Bottleneck(), PCA, SFT], ids=lambda b: b.method)
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_a_built_trunk_has_the_weights_of_the_one_it_describes(
+    model_type: str, lower: Bottleneck, upper: Bottleneck
+) -> None:
+    from splitlearn.split.bottleneck import PcaBasis
+
+    cut = Cut(2, 3, lower, upper)
+    model = tiny_model(model_type)
+    blueprint = trunk_model(model)
+    basis = PcaBasis(mean=torch.zeros(32), components=torch.eye(32)[:6], kept=1.0)
+    _, expected = split(
+        factor(model, cut=cut, bases=dict.fromkeys(("lower", "upper"), basis)), cut=cut
+    )
+    found = build_trunk(blueprint, cut=spec_of(cut))
+    assert [(n, p.shape) for n, p in found.named_parameters()] == [
+        (n, p.shape) for n, p in expected.named_parameters()
+    ]
+    assert all(p.is_meta for p in found.parameters())
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_a_blueprint_survives_the_wire(model_type: str, attention: str) -> None:
+    blueprint = trunk_model(tiny_model(model_type, dropout=0.1, attention=attention))
+    back = msgspec.msgpack.decode(msgspec.msgpack.encode(blueprint), type=TrunkModel)
+    assert back == blueprint
+    assert {k: type(v) for k, v in back.fields.items()} == {
+        k: type(v) for k, v in blueprint.fields.items()
+    }
+    assert build_trunk(back, cut=spec_of(CUT)).config._attn_implementation == attention
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_a_trunk_holds_no_embedding_head_or_layer_of_its_neighbours(model_type: str) -> None:
+    trunk = build_trunk(trunk_model(tiny_model(model_type)), cut=spec_of(Cut(1, 3, SFT, SFT)))
+    assert not [m for m in trunk.modules() if isinstance(m, torch.nn.Embedding)]
+    assert list(trunk.layers) == ["1"]
+    assert {name.split(".")[0] for name in trunk.state_dict()} == {"receive", "layers", "send"}
+
+
+def test_a_blueprint_says_nothing_of_vocabulary_labels_or_positions() -> None:
+    for family in FAMILIES.values():
+        assert set(family.fields) <= {
+            "layers",
+            "width",
+            "heads",
+            "inner",
+            "activation",
+            "dropout",
+            "attention-dropout",
+            "norm-epsilon",
+            "attention",
+        }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("layers", 0),
+        ("layers", 513),
+        ("layers", 4.0),
+        ("layers", True),
+        ("width", 0),
+        ("width", -32),
+        ("width", 16_385),
+        ("width", 33),
+        ("heads", 0),
+        ("heads", 5),
+        ("heads", 1025),
+        ("inner", 0),
+        ("inner", 65_537),
+        ("inner", "64"),
+        ("activation", "gelu_new"),
+        ("activation", "prelu"),
+        ("activation", 3),
+        ("dropout", 1.0),
+        ("dropout", -0.1),
+        ("dropout", float("nan")),
+        ("dropout", True),
+        ("attention-dropout", 1),
+        ("norm-epsilon", 0.0),
+        ("norm-epsilon", float("inf")),
+        ("norm-epsilon", "1e-12"),
+        ("attention", "flash-attention-2"),
+        ("attention", "sdpa_paged"),
+        ("attention", True),
+    ],
+)
+def test_a_field_out_of_bounds_is_the_peers_fault_and_named(name: str, value: object) -> None:
+    with pytest.raises(WireError, match=rf"bert trunk that cannot be: .*{name}"):
+        build_trunk(with_field(name, value), cut=spec_of(CUT))
+
+
+@pytest.mark.parametrize("name", sorted(GOOD.fields))
+def test_a_missing_field_is_refused(name: str) -> None:
+    fields = {key: value for key, value in GOOD.fields.items() if key != name}
+    with pytest.raises(WireError, match="its fields are"):
+        build_trunk(TrunkModel(model_type="bert", fields=fields), cut=spec_of(CUT))
+
+
+@pytest.mark.parametrize("name", ["is-decoder", "vocabulary", "auto-map", "layers.1"])
+def test_an_unknown_field_is_refused(name: str) -> None:
+    with pytest.raises(WireError, match=f"its fields are .*{name}"):
+        build_trunk(with_field(name, 1), cut=spec_of(CUT))
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "bert-generation", "os", "BERT"])
+def test_a_model_type_outside_the_table_is_refused(model_type: str) -> None:
+    with pytest.raises(WireError, match="this version knows bert"):
+        build_trunk(TrunkModel(model_type=model_type, fields=GOOD.fields), cut=spec_of(CUT))
+
+
+@pytest.mark.parametrize(
+    "cut", [Cut(0, 2), Cut(3, 3), Cut(3, 2), Cut(1, 5), Cut(1, 2, Bottleneck("pca", 33))], ids=str
+)
+def test_a_cut_that_does_not_fit_is_the_peers_fault(cut: Cut) -> None:
+    with pytest.raises(WireError, match="cannot be"):
+        build_trunk(GOOD, cut=spec_of(cut))
+
+
+def test_a_claim_of_terabytes_is_refused_before_anything_is_built() -> None:
+    sizes = {"layers": 512, "width": 16_384, "heads": 16, "inner": 65_536}
+    huge = TrunkModel(model_type="bert", fields=GOOD.fields | sizes)
+    tracemalloc.start()
+    with pytest.raises(WireError, match=str(MAX_TRUNK_BYTES)):
+        build_trunk(huge, cut=spec_of(Cut(1, 511)))
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+
+
+def test_the_largest_trunk_allowed_takes_no_memory_until_its_weights_come() -> None:
+    sizes = {"layers": 48, "width": 2560, "heads": 32, "inner": 10_240}
+    trunk = build_trunk(
+        TrunkModel(model_type="bert", fields=GOOD.fields | sizes), cut=spec_of(Cut(1, 47))
+    )
+    assert sum(p.numel() * 4 for p in trunk.parameters()) > 10 * 2**30
+    assert all(p.is_meta for p in trunk.parameters())
+
+
+VALUES = st.one_of(
+    st.booleans(),
+    st.integers(0, 65_536),
+    st.floats(),
+    st.sampled_from(["gelu", "sdpa", "eager", "relu", "x"]),
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(sorted(GOOD.fields)), VALUES, max_size=4),
+    st.integers(0, 9),
+    st.integers(0, 9),
+    st.sampled_from(["none", "pca", "sft"]),
+    st.integers(0, 40),
+)
+def test_no_offer_raises_anything_but_a_wire_error(
+    changes: dict[str, Any], first: int, last: int, method: Any, rank: int
+) -> None:
+    small = {key: min(value, 64) if type(value) is int else value for key, value in changes.items()}
+    spec = msgspec.structs.replace(
+        spec_of(Cut(first, last)), upper=spec_of(Cut(1, 2, Bottleneck(method, rank))).lower
+    )
+    assert isinstance(spec, CutSpec)
+    try:
+        trunk = build_trunk(TrunkModel(model_type="bert", fields=GOOD.fields | small), cut=spec)
+    except WireError:
+        return
+    assert all(p.is_meta for p in trunk.parameters())
+
+
+def test_a_model_of_ours_in_half_precision_is_refused() -> None:
+    with pytest.raises(ManifestError, match=r"torch\.bfloat16; load it in float32"):
+        trunk_model(tiny_model("bert").to(torch.bfloat16))
+
+
+def test_a_model_of_ours_with_an_activation_outside_the_table_is_refused() -> None:
+    model = tiny_model("bert")
+    model.config.hidden_act = "laplace"
+    with pytest.raises(ManifestError, match="activation is 'laplace', expected one of gelu"):
+        trunk_model(model)

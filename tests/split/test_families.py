@@ -1,0 +1,116 @@
+import pytest
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from splitlearn.errors import ManifestError
+from splitlearn.split.families import (
+    ACTIVATIONS,
+    FAMILIES,
+    base_of,
+    empty_config,
+    empty_layer,
+    family_of,
+    layers_of,
+    replace_layers,
+)
+from tests.tiny import TASKS, tiny_model
+
+FAMILY_NAMES = sorted(FAMILIES)
+
+
+def fields_of(model: PreTrainedModel) -> dict[str, bool | int | float | str]:
+    return {name: getattr(model.config, key) for name, key in family_of(model).fields.items()}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("model_type", FAMILY_NAMES)
+def test_every_family_finds_its_layers_below_every_head(model_type: str, task: str) -> None:
+    model = tiny_model(model_type, task=task, layers=3)
+    assert len(layers_of(model)) == model.config.num_hidden_layers == 3
+    assert base_of(model).base_model_prefix == model.base_model_prefix
+
+
+@pytest.mark.parametrize("model_type", FAMILY_NAMES)
+def test_a_bare_model_is_its_own_base(model_type: str) -> None:
+    base = base_of(tiny_model(model_type))
+    assert base_of(base) is base
+    assert len(layers_of(base)) == 4
+
+
+@pytest.mark.parametrize("model_type", FAMILY_NAMES)
+def test_the_halves_of_a_block_are_all_of_its_weights(model_type: str) -> None:
+    model = tiny_model(model_type)
+    halves, block = family_of(model).halves, layers_of(model)[0]
+    parts = [halves.attention, halves.expand, halves.contract, halves.norm, halves.dropout]
+    parts += [halves.attention_norm] if halves.attention_norm else []
+    found = {id(p) for part in parts for p in block.get_submodule(part).parameters()}
+    assert found == {id(p) for p in block.parameters()}
+    assert isinstance(block.get_submodule(halves.activation), nn.Module)
+
+
+@pytest.mark.parametrize("model_type", FAMILY_NAMES)
+def test_a_layer_built_from_the_fields_has_the_weights_of_the_real_one(model_type: str) -> None:
+    model = tiny_model(model_type)
+    family = family_of(model)
+    with torch.device("meta"):
+        layer = empty_layer(family, empty_config(family, fields_of(model)), index=2)
+    real = layers_of(model)[2]
+    assert type(layer) is type(real)
+    assert {n: p.shape for n, p in layer.named_parameters()} == {
+        n: p.shape for n, p in real.named_parameters()
+    }
+    assert all(p.is_meta for p in layer.parameters())
+    assert not list(layer.buffers())
+
+
+@pytest.mark.parametrize("model_type", FAMILY_NAMES)
+def test_the_fields_decide_everything_that_a_layer_computes(model_type: str) -> None:
+    model = tiny_model(model_type, dropout=0.25).eval()
+    family = family_of(model)
+    config = empty_config(family, fields_of(model))
+    layer = empty_layer(family, config, index=1)
+    layer.load_state_dict(layers_of(model)[1].state_dict())
+    h_BTD = torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(0))
+    expected = layers_of(model)[1](h_BTD, None)
+    assert torch.equal(layer.eval()(h_BTD, None), expected)
+    real = layers_of(model)[1]
+    drops = [m.p for m in layer.modules() if isinstance(m, nn.Dropout)]
+    assert drops == [m.p for m in real.modules() if isinstance(m, nn.Dropout)]
+    assert [m.eps for m in layer.modules() if isinstance(m, nn.LayerNorm)] == [
+        m.eps for m in real.modules() if isinstance(m, nn.LayerNorm)
+    ]
+
+
+def test_no_activation_in_the_table_has_weights() -> None:
+    from transformers.activations import ACT2FN
+
+    for name in ACTIVATIONS.values():
+        assert not list(ACT2FN[name].parameters()), name
+
+
+def test_replaced_layers_are_what_the_model_runs() -> None:
+    model = tiny_model("bert").eval()
+    ids = torch.tensor([[5, 6, 7]])
+    replace_layers(model, list(layers_of(model))[:2])
+    short = base_of(model)(input_ids=ids).last_hidden_state
+    replace_layers(model, [*layers_of(model), nn.Identity()])
+    assert len(layers_of(model)) == 3
+    assert short.shape == (1, 3, 32)
+
+
+def test_a_model_without_a_row_is_refused_with_those_that_have_one() -> None:
+    model = tiny_model("bert")
+    model.config.model_type = "gpt2"
+    with pytest.raises(ManifestError, match=r"'gpt2' cannot be cut; choose one of bert, camembert"):
+        family_of(model)
+
+
+@pytest.mark.parametrize(
+    ("switch", "value"), [("is_decoder", True), ("chunk_size_feed_forward", 2)]
+)
+def test_a_config_that_changes_what_a_layer_does_is_refused(switch: str, value: int) -> None:
+    model = tiny_model("bert")
+    setattr(model.config, switch, value)
+    with pytest.raises(ManifestError, match=f"{switch} = {value}"):
+        family_of(model)

@@ -1,0 +1,86 @@
+import pytest
+import torch
+from torch import nn
+
+from splitlearn.split.cut import Bottleneck, Cut
+from splitlearn.split.families import FAMILIES, base_of
+from splitlearn.split.freeze import freeze, freeze_trunk, set_training
+from splitlearn.split.stage import factor, slots_of, split
+from tests.tiny import tiny_model
+
+CUT = Cut(2, 3, Bottleneck("sft", 4), Bottleneck("sft", 4))
+MODES = [("features", False), ("full", False), ("full", True)]
+
+
+def standing(module: nn.Module) -> set[bool]:
+    return {p.requires_grad for p in module.parameters()}
+
+
+@pytest.mark.parametrize(("mode", "train_bottom"), MODES)
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_each_part_of_a_whole_model_trains_as_its_mode_says(
+    model_type: str, mode: str, train_bottom: bool
+) -> None:
+    model = factor(tiny_model(model_type), cut=CUT, bases={})
+    freeze(model, cut=CUT, mode=mode, train_bottom=train_bottom)
+    slots = slots_of(model, cut=CUT)
+    bottom = nn.ModuleList([base_of(model).get_submodule("embeddings"), *slots.bottom])
+    assert standing(bottom) == {mode == "full" and train_bottom}
+    assert standing(nn.ModuleList(slots.trunk)) == {mode == "full"}
+    assert standing(nn.ModuleList(slots.top)) == {True}
+    parts = nn.ModuleList([bottom, *slots.trunk, *slots.top])
+    inside = {id(p) for p in parts.parameters()}
+    outside = {n: p for n, p in model.named_parameters() if id(p) not in inside}
+    for name, weight in outside.items():
+        in_bottom = "embeddings_project" in name
+        assert weight.requires_grad == (not in_bottom or (mode == "full" and train_bottom)), name
+    assert outside
+
+
+@pytest.mark.parametrize(("mode", "train_bottom"), MODES)
+def test_the_same_call_on_both_parts_of_a_split_model_gives_the_same_standing(
+    mode: str, train_bottom: bool
+) -> None:
+    whole = factor(tiny_model("electra"), cut=CUT, bases={})
+    freeze(whole, cut=CUT, mode=mode, train_bottom=train_bottom)
+    expected = [p.requires_grad for p in whole.parameters()]
+    local, trunk = split(factor(tiny_model("electra"), cut=CUT, bases={}), cut=CUT)
+    freeze(local, cut=CUT, mode=mode, train_bottom=train_bottom)
+    freeze_trunk(trunk, mode=mode)
+    found = [p.requires_grad for p in [*local.parameters(), *trunk.parameters()]]
+    assert sorted(found) == sorted(expected)
+
+
+def test_freezing_again_in_another_mode_undoes_the_first() -> None:
+    model = factor(tiny_model("bert"), cut=CUT, bases={})
+    freeze(model, cut=CUT, mode="features", train_bottom=False)
+    freeze(model, cut=CUT, mode="full", train_bottom=True)
+    assert standing(model) == {True}
+
+
+def test_what_is_frozen_runs_without_dropout_and_what_trains_with_it() -> None:
+    model = factor(tiny_model("bert", dropout=0.5), cut=CUT, bases={})
+    freeze(model, cut=CUT, mode="features", train_bottom=False)
+    set_training(model, training=True)
+    slots = slots_of(model, cut=CUT)
+    frozen = nn.ModuleList(
+        [base_of(model).get_submodule("embeddings"), *slots.bottom, *slots.trunk]
+    )
+    assert {m.training for m in list(frozen.modules())[1:]} == {False}
+    assert {m.training for m in nn.ModuleList(slots.top).modules()} == {True}
+    assert model.get_submodule("dropout").training
+    set_training(model, training=False)
+    assert {m.training for m in model.modules()} == {False}
+
+
+def test_a_frozen_trunk_gives_the_same_output_twice() -> None:
+    _, trunk = split(factor(tiny_model("bert", dropout=0.5), cut=CUT, bases={}), cut=CUT)
+    z_BTR = torch.randn(2, 5, 4)
+
+    def twice(mode: str) -> bool:
+        freeze_trunk(trunk, mode=mode)
+        set_training(trunk, training=True)
+        return torch.equal(trunk(z_BTR, lengths=(5, 3)), trunk(z_BTR, lengths=(5, 3)))
+
+    assert twice("features")
+    assert not twice("full")
