@@ -99,18 +99,20 @@ def judge_of(policy_text: str) -> "Judge":
 
 
 def _key(told: str) -> str | None:
+    """The key that --key gave, in words or as a file. Raises ManifestError if it is none."""
     if not told:
         return None
-    from splitlearn.errors import ManifestError
+    from splitlearn.audit.checkpoint import parse_verifier_key
+    from splitlearn.errors import AuditError, ManifestError
 
-    if "+" in told:
-        return told
     try:
-        return Path(told).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = told if "+" in told else Path(told).read_text(encoding="utf-8")
+        parse_verifier_key(text)
+    except (OSError, UnicodeDecodeError, AuditError) as error:
         raise ManifestError(
             f"--key {told} is neither a verifier key nor a file with one: {error}"
         ) from None
+    return text
 
 
 def _as_json(report: "Report") -> str:

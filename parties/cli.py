@@ -51,5 +51,11 @@ def main() -> None:
         console.print(str(error), markup=False)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        console.print("interrupted; the same command goes on from the newest checkpoint", markup=False)
+        console.print(
+            "interrupted; the same command goes on from the newest checkpoint", markup=False
+        )
         sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

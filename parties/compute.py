@@ -1,6 +1,5 @@
 """The compute party: hosts the trunk, waits for work, never sees text, labels, bottom or top."""
 
-import secrets
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,62 +7,140 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from splitlearn.audit.log import Log
-    from splitlearn.channel.base import Channel
-    from splitlearn.gate import Gate
+    from splitlearn.channel import Conversation
     from splitlearn.identity import Identity
     from splitlearn.manifest import Compute
-    from splitlearn.session import Session
-    from splitlearn.wire.messages import Offer
+    from splitlearn.policy import Policy
 
-__all__ = ["compute", "serve_forever"]
+__all__ = ["compute"]
 
 
 def compute(
-    settings: Annotated[
-        Path, typer.Argument(help="The settings file of this party.", show_default=True)
-    ] = Path("compute.toml"),
+    settings: Annotated[Path, typer.Argument(help="The settings file of this party.")] = Path(
+        "compute.toml"
+    ),
     runs: Annotated[
-        int, typer.Option(help="Stop after so many finished runs; 0 means go on for ever.")
+        int, typer.Option(min=0, help="End after so many finished runs; 0: go on for ever.")
     ] = 0,
     threads: Annotated[
-        int, typer.Option(help="Processor threads for the trunk; 0 means as many as there are.")
+        int, typer.Option(min=0, help="Processor threads for the trunk; 0: as many as there are.")
     ] = 0,
 ) -> None:
-    """Host a trunk: wait for a trusted party, serve its run, wait for the next.
-
-    You need an identity (splitlearn join), a policy and a settings file:
+    """Host a trunk: wait for the trusted party, serve its run, wait for the next.
 
     \b
-        [identity]
-        folder = "identity"
-        [peer]
-        party = "clinic"            # the trusted party you work for
-        listen = "0.0.0.0:7443"     # or dial = "clinic.example:7443"
+    compute.toml:
         [run]
-        folder = "runs"             # logs, checkpoints and received weights
+        folder = "runs"             # logs, checkpoints, received weights
+        [identity]
+        folder = "identity"         # what splitlearn join made
+        [peer]
+        party = "clinic"            # the trusted party to work for
+        listen = "0.0.0.0:7443"     # or dial = "clinic.example:7443"
         [model]
-        path = "models/minilm"      # optional: saves the transfer of the weights
+        path = "models/minilm"      # optional: saves sending the weights
         [policy]
         file = "policy.toml"
 
     \b
     Examples:
         splitlearn compute
-        splitlearn compute compute.toml --runs 1
+        splitlearn compute compute.toml --runs 1 --threads 8
 
-    Stop it with Ctrl-C at any time: started again, it takes up where the newest checkpoint is.
+    Ctrl-C ends it at any time; started again, a run goes on from its newest checkpoint.
     """
     from parties.console import console, interruptible
+    from parties.reach import Reach
+    from splitlearn import policy
+    from splitlearn.errors import ChannelError, PeerError
     from splitlearn.identity import Identity
     from splitlearn.manifest import load_compute
+    from splitlearn.roles import Role
 
     table = load_compute(settings)
+    rules = policy.load(table.policy.file)
     identity = Identity.load(table.identity.folder)
-    if threads:
+    _threads(threads)
+    done = 0
+    with (
+        interruptible("start it again to go on"),
+        Reach(identity, peer=table.peer, role=Role.TRUSTED) as reach,
+    ):
+        while not runs or done < runs:
+            console.print(f"waiting for work from {reach.name.dns}", markup=False)
+            channel = reach.find_patiently(run="")
+            try:
+                _serve(channel, table=table, identity=identity, rules=rules)
+                done += 1
+            except (ChannelError, PeerError) as error:
+                console.print(f"run not finished: {error}", markup=False)
+
+
+def _serve(
+    channel: "Conversation", *, table: "Compute", identity: "Identity", rules: "Policy"
+) -> None:
+    """One run, however often its trusted party comes back."""
+    from parties.console import Display, console
+    from parties.reach import farewell
+    from splitlearn import __version__
+    from splitlearn.audit import Log
+    from splitlearn.channel import PeerRestarted
+    from splitlearn.engine.compute import ComputeEngine, RunPlace
+    from splitlearn.errors import IdentityError
+    from splitlearn.gate import Gate
+    from splitlearn.session import Session
+    from splitlearn.wire.messages import Offer
+
+    peer = channel.authorised
+    if peer is None:
+        raise IdentityError(f"{channel.peer} has not proved who it is")
+    folder = table.run.folder / f"{peer.name.party}-{channel.run}"
+    model = table.model.path
+    place = RunPlace(
+        checkpoints=folder / "checkpoints",
+        received=table.run.folder / "weights",
+        models=(Path(model),) if model is not None and Path(model).is_dir() else (),
+    )
+    with (
+        farewell(channel),
+        Log.open(
+            folder / "audit", origin=identity.name.dns, signer=identity.log_key, clock=time.time
+        ) as log,
+    ):
+
+        def open_gate(offer: Offer, session: Session) -> Gate:
+            return Gate.open(
+                rules,
+                log=log,
+                session=session,
+                me=identity.name,
+                peer=peer.name,
+                binding=peer.fingerprint,
+                offer=offer,
+                software=f"splitlearn {__version__}",
+            )
+
+        with Display("serving", total=None) as display:
+            engine = ComputeEngine(
+                channel,
+                open_gate=open_gate,
+                place_of=lambda _: place,
+                deadline_s=table.run.deadline_s,
+                observe=display,
+            )
+            while True:
+                try:
+                    engine.serve()
+                    break
+                except PeerRestarted as error:
+                    console.print(str(error), markup=False)
+    console.print(
+        f"run {channel.run!r} of {peer.name.dns} is finished; log: {folder / 'audit'}", markup=False
+    )
+
+
+def _threads(count: int) -> None:
+    if count:
         import torch
 
-        torch.set_num_threads(threads)
-    with interruptible("start it again to go on"):
-        console.print(f"{identity.name.dns}: waiting for {table.peer.party}", markup=False)
-        serve_forever(table, identity=identity, runs=runs)
+        torch.set_num_threads(count)

@@ -65,7 +65,7 @@ class Display:
     On a terminal the bar moves; in a file or a CI log only the lines are written.
     """
 
-    def __init__(self, what: str, *, total: int) -> None:
+    def __init__(self, what: str, *, total: int | None) -> None:
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -88,6 +88,11 @@ class Display:
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
+
+    def begin(self, what: str, *, total: int) -> None:
+        """Start the bar anew for another piece of work."""
+        self._what, self._total = what, total
+        self._progress.reset(self._bar, total=total, description=what, facts="")
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
@@ -117,11 +122,12 @@ class Display:
                 self._progress.update(self._bar, completed=step)
 
     def _at(self, done: int, facts: str) -> None:
+        of = "" if self._total is None else f"/{self._total}"
         self._progress.update(self._bar, completed=done, facts=facts)
         now_s = time.monotonic()
         if not console.is_terminal and now_s - self._told_s > QUIET_S:
             self._told_s = now_s
-            console.print(f"{self._what} {done}/{self._total} {facts}", markup=False)
+            console.print(f"{self._what} {done}{of} {facts}", markup=False)
 
     def _facts(self, facts: str) -> None:
         self._progress.update(self._bar, facts=facts)

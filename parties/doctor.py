@@ -82,7 +82,7 @@ def _read(settings: Path) -> _Aim:
     return _Aim(
         folder=table.identity.folder,
         peer=str(dial) if dial else None,
-        listen=str(listen) if listen else None,
+        listen=str(listen) if listen and listen.port else None,
         party=table.peer.party,
         role=(Role.COMPUTE if trusted else Role.TRUSTED).value,
     )

@@ -9,8 +9,6 @@ from typing import Annotated
 
 import typer
 
-from splitlearn.roles import Role
-
 __all__ = ["app", "install", "join", "request"]
 
 app = typer.Typer(

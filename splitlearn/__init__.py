@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from splitlearn.split import load_merged
 
-__all__ = ["load_merged"]
+__all__ = ["__version__", "load_merged"]
+
+__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:

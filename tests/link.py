@@ -61,7 +61,7 @@ class LinkProxy:
         self.connections = 0
         self._target = target
         self._cut_after: int | None = None
-        self._is_cut = False
+        self.is_cut = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = LoopThread("link proxy")
         self.port = self._loop.run(self._start(), timeout_s=_START_S)
@@ -129,7 +129,7 @@ class LinkProxy:
         await asyncio.wait(self._tasks, timeout=1.0) if self._tasks else None
 
     async def _cut(self) -> None:
-        self._is_cut = True
+        self.is_cut = True
         self._drop()
 
     def _drop(self) -> None:
@@ -138,7 +138,7 @@ class LinkProxy:
 
     async def _set_flowing(self, flowing: bool) -> None:
         if flowing:
-            self._is_cut = False
+            self.is_cut = False
             self._flowing.set()
         else:
             self._flowing.clear()
@@ -151,7 +151,7 @@ class LinkProxy:
         self._tasks.add(task)
         self.connections += 1
         try:
-            if not self._is_cut:
+            if not self.is_cut:
                 await self._carry_both(reader, writer)
         except (OSError, asyncio.CancelledError):
             pass
@@ -224,7 +224,7 @@ class LinkProxy:
         wire.carried += len(data)
         if self._cut_after is not None and self.up.carried >= self._cut_after:
             self._cut_after = None
-            self._is_cut = True
+            self.is_cut = True
             self._drop()
         return data
 

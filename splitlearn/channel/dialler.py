@@ -30,7 +30,7 @@ _FIRST_PAUSE_S = 0.05
 _LAST_PAUSE_S = 1.0
 
 # One plain handshake to learn why gRPC's failed.
-_PROBE_S = 3.0
+_PROBE_S = 2.0
 
 # How often a dialler looks whether its certificate was renewed on disk.
 _RENEWAL_LOOK_S = 60.0
@@ -95,7 +95,6 @@ class _Dialler:
         self._listener = ""
         self._up = asyncio.Event()
         self._why = "no answer yet"
-        self._failure: SplitLearnError | None = None
         self._pumped = False
         self._loop = LoopThread(f"channel to {peer.dns}")
         self.conversation = Conversation(
@@ -112,8 +111,7 @@ class _Dialler:
                 f"{self._peer.dns} did not answer at {self._address} within {deadline_s:g} s: "
                 f"{self._why}"
             ) from None
-        if self._failure is not None:
-            raise self._failure
+        self.conversation.mailbox.check()
 
     def _closed(self, reason: str | None) -> None:
         del reason
@@ -121,8 +119,8 @@ class _Dialler:
 
     def _failed(self, error: BaseException) -> None:
         """What nobody foresaw must not leave the engine waiting."""
-        self._failure = ChannelError(f"the channel to {self._peer.dns} broke: {error!r}")
-        self.conversation.mailbox.fail(self._failure)
+        broke = ChannelError(f"the channel to {self._peer.dns} broke: {error!r}")
+        self.conversation.mailbox.fail(broke)
         self._up.set()
 
     async def _keep_up(self) -> None:
@@ -135,7 +133,6 @@ class _Dialler:
                 await self._dial()
             except SplitLearnError as error:
                 mailbox.fail(error)
-                self._failure = error
             except LinkLost as lost:
                 self._why = str(lost)
             mailbox.detach(self._why)

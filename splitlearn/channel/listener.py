@@ -192,6 +192,8 @@ class Listener:
             finally:
                 # gRPC cancels this handler when the dialler is gone.
                 pump.cancel()
+                if seat.pump is pump:
+                    seat.pump = None
             if not pump.cancelled() and (error := pump.exception()) is not None:
                 # What nobody foresaw must not leave the engine waiting.
                 broke = ChannelError(f"the channel to {peer.name.dns} broke: {error!r}")
@@ -238,6 +240,7 @@ class Listener:
         self._reception.forget(seat, reason=reason)
         if seat.pump is not None:
             seat.pump.cancel()
+            seat.pump = None
 
     async def _pump(self, seat: Seat, stream: ServerStream, *, data: bytes) -> None:
         """ACK, then one link to its end. What goes wrong is left in the mailbox."""

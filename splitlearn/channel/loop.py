@@ -16,8 +16,10 @@ __all__ = ["LoopThread"]
 
 T = TypeVar("T")
 
-# Seconds that the tasks of a closing loop get to end once they were cancelled.
+# Seconds that the tasks of a closing loop get to end once they were cancelled, and the whole closing,
+# with what it may have running in other threads, takes at most.
 _CANCEL_S = 2.0
+_CLOSE_S = 5.0
 
 
 class LoopThread:
@@ -65,7 +67,7 @@ class LoopThread:
     def close(self) -> None:
         """Cancel what runs, end the loop, join the thread. Bounded; may be called twice."""
         self.soon(self._loop.stop)
-        self._thread.join(_CANCEL_S + 1.0)
+        self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -49,7 +49,7 @@ class Mailbox:
         self._room = threading.Condition(self._lock)
         self._news = threading.Condition(self._lock)
         self._link = "not connected yet"
-        self._error: SplitLearnError | None = None
+        self._failure: tuple[type[SplitLearnError], str] | None = None
         self._ended = False
         self._restarts = 0
         self._restarts_told = 0
@@ -121,13 +121,18 @@ class Mailbox:
             )
             return not self._kept
 
+    def check(self) -> None:
+        """Raise what `fail` was told, if it was."""
+        with self._lock:
+            self._leave(self._restarts)
+
     # Called by the link.
 
     @property
     def over(self) -> bool:
         """Whether the conversation has ended, well or badly: no link is needed any more."""
         with self._lock:
-            return self._ended or self._error is not None
+            return self._ended or self._failure is not None
 
     @property
     def received(self) -> int:
@@ -175,7 +180,7 @@ class Mailbox:
     def arrive(self, frame: Frame) -> None:
         """A frame came. WireError if the peer had no credit for it."""
         with self._lock:
-            if self._ended or self._error is not None:
+            if self._ended or self._failure is not None:
                 return
             # Taken but not acknowledged is our debt, not the peer's mistake.
             if self._arrived - self._acked >= self.window:
@@ -237,8 +242,9 @@ class Mailbox:
     def fail(self, error: SplitLearnError) -> None:
         """No more of anything: every later call raises this. The first failure stays."""
         with self._lock:
-            if self._error is None:
-                self._error = error
+            if self._failure is None:
+                # Not the exception itself: its traceback would keep the link's streams alive.
+                self._failure = type(error), str(error)
                 self._inbox.clear()
                 self._kept.clear()
             self._room.notify_all()
@@ -263,12 +269,12 @@ class Mailbox:
         return self._restarts
 
     def _stopped(self, seen: int) -> bool:
-        return self._error is not None or self._restarts != seen
+        return self._failure is not None or self._restarts != seen
 
     def _leave(self, seen: int) -> None:
-        if self._error is not None:
-            # A fresh one each time: two threads must not share one exception's traceback.
-            raise type(self._error)(str(self._error))
+        if self._failure is not None:
+            kind, sentence = self._failure
+            raise kind(sentence)
         if self._restarts != seen:
             self._restarts_told = self._restarts
             raise PeerRestarted(

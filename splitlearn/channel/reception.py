@@ -123,12 +123,16 @@ class Reception:
             # What the old link has not delivered will come again over the new one.
             seat.pump.cancel()
             await asyncio.wait({seat.pump})
+        received = hello.received
         if seat is not None and not self._continues(seat, hello):
             seat = self._restarted(seat, hello)
+            received = 0
         if seat is None:
+            # Whatever it received before was another listener's.
             seat = self._begin(hello, peer)
+            received = 0
         try:
-            seat.conversation.mailbox.attach(received=hello.received, window=hello.window)
+            seat.conversation.mailbox.attach(received=received, window=hello.window)
         except WireError as error:
             raise RefusalError("protocol", str(error)) from None
         seat.conversation.authorised = peer

@@ -99,19 +99,26 @@ class ComputeEngine:
         Raises PeerRestarted when the peer began anew (call again), ChannelError when it fell silent,
         PeerError when it broke the rules.
         """
-        talk, loaded = self._agree()
-        answer: dict[Kind, Callable[[Talk, _Loaded, Frame], None]] = {
-            Kind.ACTIVATION: self._forward,
-            Kind.GRADIENT: self._backward,
-            Kind.CHECKPOINT: self._save,
-            Kind.FINISH: self._finish,
-        }
-        while talk.session.state is not State.CLOSED:
-            frame = talk.hear(*answer)
-            answer[frame.kind](talk, loaded, frame)
+        talk, first, offer = self._first_word()
+        try:
+            talk.admit(first)
+            loaded = self._agree(talk, offer)
+            answer: dict[Kind, Callable[[Talk, _Loaded, Frame], None]] = {
+                Kind.ACTIVATION: self._forward,
+                Kind.GRADIENT: self._backward,
+                Kind.CHECKPOINT: self._save,
+                Kind.FINISH: self._finish,
+            }
+            while talk.session.state is not State.CLOSED:
+                frame = talk.hear(*answer)
+                answer[frame.kind](talk, loaded, frame)
+        except BaseException as error:
+            talk.end(error)
+            raise
+        talk.end(None)
 
-    def _agree(self) -> tuple[Talk, _Loaded]:
-        """From the first frame to READY."""
+    def _first_word(self) -> tuple[Talk, Frame, Offer]:
+        """A conversation opened under the salt of its first frame, which is not admitted yet."""
         first = self._channel.receive(timeout_s=self._deadline_s)
         offer = first.meta
         if not isinstance(offer, Offer):
@@ -123,7 +130,10 @@ class ComputeEngine:
             gate=self._open_gate(offer, session),
             deadline_s=self._deadline_s,
         )
-        talk.admit(first)
+        return talk, first, offer
+
+    def _agree(self, talk: Talk, offer: Offer) -> _Loaded:
+        """From the offer to READY."""
         place = self._place_of(offer)
         loaded = _build(offer, Checkpoints(place.checkpoints))
         needs = _fill(loaded, place)
@@ -132,7 +142,7 @@ class ComputeEngine:
         _go_to(loaded, step)
         talk.say(Kind.READY, Empty())
         self._observe(Began(step, self._channel.peer))
-        return talk, loaded
+        return loaded
 
     def _forward(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
         meta, offer = _step_of(frame), loaded.offer
@@ -247,7 +257,8 @@ def _go_to(loaded: _Loaded, step: int) -> None:
     loaded.stepper = build_stepper(
         loaded.trunk.parameters(), optimiser=loaded.offer.optimiser, schedule=loaded.offer.schedule
     )
-    loaded.checkpoints.drop_after(step)
+    if loaded.offer.purpose == "train":
+        loaded.checkpoints.drop_after(step)
     if step in loaded.checkpoints.held():
         loaded.checkpoints.load(step, model=loaded.trunk, stepper=loaded.stepper)
     elif step == 0:

@@ -5,13 +5,15 @@ step and for which message it waited.
 """
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor
 
 from splitlearn.channel.base import Channel, PeerRestarted
 from splitlearn.codecs.base import Codec
-from splitlearn.errors import ChannelError
+from splitlearn.errors import AuditError, ChannelError, RefusedError
 from splitlearn.gate import Gate, Private
 from splitlearn.roles import Kind
 from splitlearn.session import Session
@@ -84,5 +86,21 @@ class Talk:
         """The weights in an admitted frame."""
         return self.gate.open_parts(frame)
 
+    def end(self, error: BaseException | None) -> None:
+        """Close the gate's account of this conversation; `error` is what ended it, if anything did."""
+        with suppress(AuditError):  # a dead log has already stopped the run, with a better sentence
+            self.gate.close(outcome=_outcome(error))
+
     def _where(self) -> str:
         return f"step {self.session.next_step} from {self.channel.peer}"
+
+
+def _outcome(
+    error: BaseException | None,
+) -> Literal["done", "failed", "interrupted", "refused"]:
+    if error is None:
+        return "done"
+    if isinstance(error, RefusedError):
+        return "refused"
+    gone = (ChannelError, KeyboardInterrupt, GeneratorExit, SystemExit)
+    return "interrupted" if isinstance(error, gone) else "failed"

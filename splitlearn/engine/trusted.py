@@ -8,6 +8,7 @@ goes on from the newest checkpoint that both parties hold, with the same numbers
 # B batch, T tokens, D width at a cut, N rows that travel (packed: B x T without padding)
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -105,13 +106,19 @@ class TrustedEngine:
             if isinstance(module, RemoteStage):
                 module.exchange = pause_at_cut
         self.losses: list[float] = []
+        # Wall seconds of each step that this process did, those done again after a restart included.
+        self.step_s: list[float] = []
         self.rows = {"train": 0, "evaluate": 0}
         self._early: dict[tuple[Kind, int], Frame] = {}
-        self._talk = self._new_conversation()
+        self._talk: Talk | None = None
+        # Bytes of whole frames by kind, over all conversations of this process.
+        self.sent: Counter[Kind] = Counter()
+        self.received: Counter[Kind] = Counter()
 
     @property
-    def conversation(self) -> Talk:
-        """The conversation of now, for its byte counts."""
+    def _now(self) -> Talk:
+        """The conversation under way."""
+        assert self._talk is not None, "a step before the conversation began"
         return self._talk
 
     def train(self, steps: Callable[[int], Sequence[Batch]]) -> None:
@@ -142,73 +149,77 @@ class TrustedEngine:
         self._surviving_restarts(work)
         return trunk
 
+    def end(self, error: BaseException | None) -> None:
+        """Close the log's account of the conversation; call it once, whatever happened."""
+        if self._talk is not None:
+            self._talk.end(error)
+
     def _surviving_restarts(self, work: Callable[[], None]) -> None:
         while True:
             try:
                 return work()
-            except PeerRestarted:
+            except PeerRestarted as error:
                 self._observe(RolledBack(self._channel.peer))
-                self._talk = self._new_conversation()
+                self.end(error)
+                self._talk = None
 
-    def _new_conversation(self) -> Talk:
-        session = Session(me=Role.TRUSTED, peer=Role.COMPUTE)
-        self._early.clear()
+    def _begin(self) -> None:
+        """Agree on the job and on the step to go on from, unless that is done."""
+        if self._talk is not None:
+            return
+        run, session = self.run, Session(me=Role.TRUSTED, peer=Role.COMPUTE)
         talk = Talk(
             channel=self._channel,
             session=session,
             gate=self._open_gate(session),
-            deadline_s=self.run.deadline_s,
+            deadline_s=run.deadline_s,
+            sent=self.sent,
+            received=self.received,
         )
-        if hasattr(self, "_talk"):
-            talk.sent, talk.received = self._talk.sent, self._talk.received
-        return talk
-
-    def _begin(self) -> None:
-        """Agree on the job and on the step to go on from, unless that is done."""
-        if self._talk.session.offer is not None:
-            return
-        run, talk = self.run, self._talk
+        self._talk = talk
+        self._early.clear()
         if not self._checkpoints.held():
             self._save(0)
         mine = self._checkpoints.held()
         offer = msgspec.structs.replace(run.offer, held=mine)
         talk.say(Kind.OFFER, offer)
-        accept = self._talk.hear(Kind.ACCEPT).meta
+        accept = talk.hear(Kind.ACCEPT).meta
         assert isinstance(accept, Accept)
         step = max((set(mine) & set(accept.held)) | {0})
         if accept.needs:
             self._send_weights(accept.needs)
         talk.say(Kind.RESUME, Resume(step))
         extra = self._checkpoints.load(step, model=run.local, stepper=self._stepper)
-        self._checkpoints.drop_after(step)
+        if run.offer.purpose == "train":
+            self._checkpoints.drop_after(step)
         self._stepper.clear()
         self.losses = _floats(extra.get("losses"))
-        self._talk.hear(Kind.READY)
+        talk.hear(Kind.READY)
         self._observe(Began(step, self._channel.peer))
 
     def _send_weights(self, needs: Iterable[str]) -> None:
         state = {name: t for group in needs for name, t in self.run.groups[group].items()}
         cut = shards(state)
         for i, parts in enumerate(cut):
-            self._talk.say(Kind.WEIGHTS, Shard(i, len(cut)), parts=parts)
+            self._now.say(Kind.WEIGHTS, Shard(i, len(cut)), parts=parts)
             self._observe(SentWeights(i, len(cut)))
 
     def _train(self, steps: Callable[[int], Sequence[Batch]]) -> None:
         self._begin()
         set_training(self.run.local, training=True)
         total = self.run.offer.schedule.total_steps
-        while (step := self._talk.session.next_step) < total:
+        while (step := self._now.session.next_step) < total:
             self._train_step(steps(step))
             done = step + 1
             if done % self.run.every == 0 or done == total:
                 self._save(done)
-                self._talk.say(Kind.CHECKPOINT, Step(done))
-                self._talk.hear(Kind.SAVED)
+                self._now.say(Kind.CHECKPOINT, Step(done))
+                self._now.hear(Kind.SAVED)
                 self._observe(Saved(done))
 
     def _train_step(self, batches: Sequence[Batch]) -> None:
         began = time.perf_counter()
-        talk, run = self._talk, self.run
+        talk, run = self._now, self.run
         step = talk.session.next_step
         before = (talk.sent.total(), talk.received.total())
         back = run.offer.returns_input_gradient
@@ -238,11 +249,12 @@ class TrustedEngine:
                 torch.autograd.backward(flights.pop(i)[1], g_BTD)
         self._stepper.step()
         self.losses.append(mean.item())
+        self.step_s.append(time.perf_counter() - began)
         self._observe(
             StepDone(
                 step,
                 self.losses[-1],
-                time.perf_counter() - began,
+                self.step_s[-1],
                 talk.sent.total() - before[0],
                 talk.received.total() - before[1],
             )
@@ -250,7 +262,7 @@ class TrustedEngine:
 
     def _evaluate(self, batches: Sequence[Batch]) -> Iterator[dict[str, Tensor]]:
         set_training(self.run.local, training=False)
-        step = self._talk.session.next_step
+        step = self._now.session.next_step
         remaining = iter(batches)
         done = 0
         with torch.no_grad():
@@ -268,13 +280,13 @@ class TrustedEngine:
                         yield logits_of(output)
 
     def _finish(self) -> dict[str, Tensor]:
-        self._talk.say(Kind.FINISH, Empty())
+        self._now.say(Kind.FINISH, Empty())
         inlet = Inlet({name: t for group in self.run.groups.values() for name, t in group.items()})
         heard = 0
-        while (frame := self._talk.hear(Kind.WEIGHTS, Kind.CLOSED)).kind is Kind.WEIGHTS:
-            inlet.take(self._talk.parts(frame))
+        while (frame := self._now.hear(Kind.WEIGHTS, Kind.CLOSED)).kind is Kind.WEIGHTS:
+            inlet.take(self._now.parts(frame))
             heard += 1
-        self._observe(Finished(self._talk.session.next_step))
+        self._observe(Finished(self._now.session.next_step))
         return inlet.state() if heard else {}
 
     def _bottom(self, batch: Batch, meta: StepTensor, *, labels: bool) -> tuple[Flight, Tensor]:
@@ -289,7 +301,7 @@ class TrustedEngine:
         return flight, h_BTD
 
     def _send(self, kind: Kind, h_BTD: Tensor, batch: Batch, meta: StepTensor) -> None:
-        self._talk.say(
+        self._now.say(
             kind,
             meta if kind is Kind.ACTIVATION else msgspec.structs.replace(meta, lengths=()),
             tensor=pack(h_BTD.detach(), lengths=batch.lengths, packed=meta.packed),
@@ -302,11 +314,11 @@ class TrustedEngine:
         width = self.run.exit if kind is Kind.OUTPUT else self.run.entrance
         wanted = (kind, meta.micro_batch)
         while wanted not in self._early:
-            frame = self._talk.hear(kind)
+            frame = self._now.hear(kind)
             assert isinstance(frame.meta, StepTensor)
             self._early[frame.kind, frame.meta.micro_batch] = frame
         batch, frame = batches[meta.micro_batch], self._early.pop(wanted)
-        x_ND = self._talk.tensor(
+        x_ND = self._now.tensor(
             frame, codec=self._codecs[kind], rows=_rows(batch, meta), width=width
         )
         return unpack(x_ND, lengths=batch.lengths, width=meta.width, packed=meta.packed)

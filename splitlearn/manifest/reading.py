@@ -60,7 +60,7 @@ def _sentence(error: ErrorDetails, *, model: type[BaseModel]) -> str:
     owner = _table(model, tables)
     if error["type"] == "extra_forbidden":
         where = (
-            f"[{'.'.join(tables)}] takes" if tables else "a manifest of this kind has the tables"
+            f"[{'.'.join(tables)}] takes" if tables else "a file of this kind has the tables"
         )
         near = difflib.get_close_matches(last, owner.model_fields, n=1)
         hint = f"; did you mean {'.'.join([*tables, *near])}?" if near else ";"

@@ -160,7 +160,7 @@ _FLOAT32_WHOLE = 2.0**23
 _CODED_WHOLE = 128.0
 # How far a column may stray from a straight line in the labels or ids, relative to its own spread,
 # and still be one that a codec rounded.
-_LINE_TOLERANCE = 0.01
+_LINE_TOLERANCE = 0.02
 
 
 def _check_whole_numbers(x_ND: Floats) -> None:

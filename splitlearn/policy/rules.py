@@ -226,7 +226,7 @@ def _check_rule(rule: Rule, *, where: str) -> None:
 
 def _explain(problem: str) -> str:
     """msgspec's sentence with the closest key we know, where a key is not one of ours."""
-    found = re.match(r"Object contains unknown field `(.*)`(?: - at `\$\.?(.*)`)?", problem)
+    found = re.match(r"Object contains unknown field `([^`]*)`(?: - at `\$\.?(.*)`)?", problem)
     if found is None:
         return problem
     key, place = found[1], found[2] or ""

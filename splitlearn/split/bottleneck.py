@@ -122,7 +122,7 @@ def fit_pca(
         for batch in batches:
             h_BTD = base(**batch).last_hidden_state
             mask_BT = batch.get("attention_mask", torch.ones(h_BTD.shape[:2])).bool()
-            rows_ND = h_BTD[mask_BT].double()
+            rows_ND = h_BTD[mask_BT].double().cpu()
             total_D += rows_ND.sum(0)
             square_DD += rows_ND.T @ rows_ND
             count += len(rows_ND)

@@ -25,7 +25,6 @@ __all__ = [
     "empty_config",
     "empty_layer",
     "family_of",
-    "head_of",
     "layers_of",
     "replace_layers",
 ]
@@ -189,12 +188,6 @@ def family_of(model: PreTrainedModel) -> Family:
 def base_of(model: PreTrainedModel) -> PreTrainedModel:
     """The model below the head; the model itself if it has no head."""
     return cast(PreTrainedModel, getattr(model, model.base_model_prefix, model))
-
-
-def head_of(model: PreTrainedModel) -> list[nn.Module]:
-    """What stands beside the base model: dropout, classifier and the like, in order."""
-    base = base_of(model)
-    return [] if base is model else [child for child in model.children() if child is not base]
 
 
 def layers_of(model: PreTrainedModel) -> nn.ModuleList:

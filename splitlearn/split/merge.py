@@ -36,7 +36,7 @@ class Tokenizer(Protocol):
 
 
 def merged(local: PreTrainedModel, *, trunk: Trunk, cut: Cut) -> PreTrainedModel:
-    """The unsplit model, bottlenecks in place, in evaluation mode. Both parts are copied."""
+    """The unsplit model, bottlenecks in place, in evaluation mode. Both parts are copied, not gradients."""
     model = copy.deepcopy(local)
     slots = slots_of(model, cut=cut)
     assert isinstance(slots.trunk[0], RemoteStage)
@@ -44,6 +44,7 @@ def merged(local: PreTrainedModel, *, trunk: Trunk, cut: Cut) -> PreTrainedModel
     inner = [copy.deepcopy(part, {id(trunk.config): model.config}) for part in trunk.in_order()]
     replace_layers(model, [*slots.bottom, *inner, *slots.top])
     model.requires_grad_(True)
+    model.zero_grad()
     return cast(PreTrainedModel, model.train(False))
 
 

@@ -16,7 +16,13 @@ from transformers import PreTrainedModel
 
 from splitlearn.errors import WireError
 
-__all__ = ["mask_of", "pack", "reads_padding", "unpack"]
+__all__ = ["MAX_PAIRS", "MAX_POSITIONS", "mask_of", "pack", "reads_padding", "unpack"]
+
+# Positions of a padded batch, B * T: 64 times the 32 x 512 of the usual recipe. Few rows and one
+# long example would otherwise be padded to memory that nobody sent.
+MAX_POSITIONS = 2**20
+# Pairs of positions, B * T * T, which is what a mask holds: 2,048 examples of 512 tokens fit.
+MAX_PAIRS = 2**30
 
 
 def mask_of(lengths: Sequence[int], *, width: int) -> Tensor:
@@ -44,9 +50,16 @@ def unpack(x_ND: Tensor, *, lengths: Sequence[int], width: int, packed: bool = T
     """The padded batch that rows from a peer stand for, (B, T, D) with T = width, padding zero.
 
     Always fresh memory: a matrix product's last bits may depend on the alignment of what it reads,
-    and a view into a received frame is aligned by chance. WireError if rows and lengths disagree.
+    and a view into a received frame is aligned by chance. WireError if rows and lengths disagree,
+    or if the batch would be padded beyond what any job needs.
     """
-    rows = sum(lengths) if packed else len(lengths) * width
+    positions = len(lengths) * width
+    if positions > MAX_POSITIONS or positions * width > MAX_PAIRS:
+        raise WireError(
+            f"the peer sent a batch of {len(lengths)} examples padded to {width} tokens; at most "
+            f"{MAX_POSITIONS} positions and {MAX_PAIRS} pairs of them are padded; use smaller batches"
+        )
+    rows = sum(lengths) if packed else positions
     if x_ND.dim() != 2 or x_ND.shape[0] != rows or max(lengths, default=0) > width:
         raise WireError(
             f"a batch of {len(lengths)} examples padded to {width} takes {rows} rows, "

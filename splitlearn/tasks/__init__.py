@@ -3,7 +3,7 @@
 Runs at the trusted party only. Nothing of this room is ever sent.
 """
 
-from splitlearn.tasks.batches import Batch, batch, epoch_order, micro_batches
+from splitlearn.tasks.batches import Batch, Steps, batch, epoch_order, micro_batches
 from splitlearn.tasks.encode import IGNORED, Encoded, Example, encode
 from splitlearn.tasks.models import Loaded, load_model
 from splitlearn.tasks.rows import AnswerRow, Rows, TextRow, TokenRow, load_rows
@@ -18,6 +18,7 @@ __all__ = [
     "Loaded",
     "Rows",
     "Scorer",
+    "Steps",
     "TextRow",
     "TokenRow",
     "batch",

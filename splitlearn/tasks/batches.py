@@ -13,9 +13,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from splitlearn.manifest import Job
 from splitlearn.tasks.encode import IGNORED, Example
 
-__all__ = ["Batch", "batch", "epoch_order", "micro_batches"]
+__all__ = ["Batch", "Steps", "batch", "epoch_order", "micro_batches"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,38 @@ def micro_batches(
         pieces = min(micro_batches, len(step))
         ends = [len(step) * piece // pieces for piece in range(pieces + 1)]
         yield [batch(step[start:end], pad_id=pad_id) for start, end in pairwise(ends)]
+
+
+class Steps:
+    """The micro-batches of any step of a run, in any order of asking, so that a run can be resumed.
+
+    Epochs follow one another, each in its own order; `total` counts the steps of the whole run.
+    """
+
+    def __init__(self, examples: Sequence[Example], *, job: Job, pad_id: int) -> None:
+        schedule = job.schedule
+        self._examples, self._pad_id = examples, pad_id
+        self._seed, self._pieces = job.run.seed, schedule.micro_batches
+        self._batch_size = schedule.batch_size
+        self._epoch, self._order = -1, tuple[int, ...]()
+        self.per_epoch = -(-len(examples) // self._batch_size)
+        self.total = schedule.steps or (schedule.epochs or 1) * self.per_epoch
+
+    def __call__(self, step: int) -> list[Batch]:
+        epoch, place = divmod(step, self.per_epoch)
+        if epoch != self._epoch:
+            self._order = epoch_order(len(self._examples), seed=self._seed, epoch=epoch)
+            self._epoch = epoch
+        first = place * self._batch_size
+        return next(
+            micro_batches(
+                self._examples,
+                self._order[first : first + self._batch_size],
+                batch_size=self._batch_size,
+                micro_batches=self._pieces,
+                pad_id=self._pad_id,
+            )
+        )
 
 
 def batch(examples: Sequence[Example], *, pad_id: int) -> Batch:

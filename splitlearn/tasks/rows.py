@@ -82,7 +82,7 @@ def load_rows(job: Job, *, part: Part) -> Rows:
         job.run.folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=job.run.folder, prefix=".reading-") as scratch:
             table = _read(source, part=part, scratch=Path(scratch))
-            _check_columns(job, table, columns=columns)
+            _check_columns(job, table, source=source, columns=columns)
             declared = _declared_labels(table, columns.get("label") or columns.get("tags"))
             for record in _records(table, columns=columns, declared=declared):
                 rows.append(_PARSE[job.model.task](record))  # noqa: PERF401 - rows counts for errors
@@ -164,12 +164,14 @@ def _texts(path: Path, *, form: str) -> datasets.Features:
     return datasets.Features({name: datasets.Value("string") for name in header})
 
 
-def _check_columns(job: Job, table: datasets.Dataset, *, columns: Mapping[str, str]) -> None:
+def _check_columns(
+    job: Job, table: datasets.Dataset, *, source: Source, columns: Mapping[str, str]
+) -> None:
     for role, name in columns.items():
         if _top(table, name) not in table.column_names:
             raise job.fault(
                 f"data.{role}",
-                f'is "{name}", which the data does not have; its columns are '
+                f'is "{name}", which {source.text} does not have; its columns are '
                 f"{', '.join(table.column_names)}",
             )
 

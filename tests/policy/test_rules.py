@@ -1,0 +1,236 @@
+"""Policy files: the committed ones are readable, and whatever they do not name is refused."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from splitlearn.errors import ManifestError, RefusedError
+from splitlearn.policy import Direction, Facts, Ledger, Policy, load, parse
+from splitlearn.roles import MAY_SEND, Kind, Role
+from splitlearn.wire.limits import MAX_FRAME_BYTES
+from tests.door import POLICIES
+
+DEMO = load(POLICIES / "demo.toml")
+GOOD = """
+name = "small"
+[[rules]]
+id = "run"
+direction = "out"
+peer = "compute"
+kinds = ["offer", "finish"]
+max_message_bytes = 100
+max_run_bytes = 250
+[[rules]]
+id = "activation"
+direction = "out"
+peer = "compute"
+kinds = ["activation"]
+codecs = ["int8+zstd"]
+dtypes = ["U8"]
+max_rows = 40
+max_columns = 8
+max_examples = 4
+max_length = 12
+max_message_bytes = 1_000
+max_run_bytes = 10_000
+"""
+ALLOWED = Facts(
+    direction="out",
+    peer=Role.COMPUTE,
+    kind=Kind.ACTIVATION,
+    codec="int8+zstd",
+    dtypes=frozenset({"U8"}),
+    rows=40,
+    columns=8,
+    examples=4,
+    longest=12,
+    wire_bytes=1_000,
+)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "policy.toml"
+    path.write_text(text)
+    return path
+
+
+def small(folder: Path) -> Policy:
+    return load(written(folder, GOOD))
+
+
+def refusal(policy: Policy, facts: Facts, *, spent: dict[str, int] | None = None) -> RefusedError:
+    with pytest.raises(RefusedError) as caught:
+        Ledger(policy, spent=spent or {}).judge(facts)
+    return caught.value
+
+
+@pytest.mark.parametrize("name", ["demo", "features", "compute"])
+def test_the_committed_policies_load_and_bear_their_file_names(name: str) -> None:
+    policy = load(POLICIES / f"{name}.toml")
+    assert policy.name == name
+    assert all(rule.max_message_bytes <= MAX_FRAME_BYTES for rule in policy.rules)
+
+
+@pytest.mark.parametrize("name", ["demo", "features", "compute"])
+def test_every_rule_of_the_committed_policies_stands_under_a_comment_or_beside_one(name: str) -> None:
+    text = (POLICIES / f"{name}.toml").read_text()
+    assert text.startswith("#")
+    assert text.count("#") >= text.count("[[rules]]")
+
+
+def test_only_the_demo_lets_gradients_leave() -> None:
+    for name, gradient in (("demo", True), ("features", False)):
+        policy = load(POLICIES / f"{name}.toml")
+        found = policy.rule_for(Kind.GRADIENT, direction="out", peer=Role.COMPUTE)
+        assert (found is not None) is gradient
+        assert policy.rule_for(Kind.ACTIVATION, direction="out", peer=Role.COMPUTE) is not None
+
+
+def test_two_parties_under_the_committed_policies_can_hold_a_whole_conversation() -> None:
+    """What one may send the other takes, for every kind of message there is."""
+    compute = load(POLICIES / "compute.toml")
+    for kind, pairs in MAY_SEND.items():
+        for sender, receiver in pairs:
+            mine = DEMO if sender is Role.TRUSTED else compute
+            theirs = compute if sender is Role.TRUSTED else DEMO
+            out = mine.rule_for(kind, direction="out", peer=receiver)
+            into = theirs.rule_for(kind, direction="in", peer=sender)
+            assert out is not None, (kind, sender)
+            assert into is not None, (kind, sender)
+            assert set(out.codecs) == set(into.codecs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "direction", "peer"),
+    [
+        (kind, direction, peer)
+        for kind, direction, peer in itertools.product(Kind, ("in", "out"), Role)
+        if DEMO.rule_for(kind, direction=direction, peer=peer) is None
+    ],
+)
+def test_what_no_rule_names_is_refused(kind: Kind, direction: Direction, peer: Role) -> None:
+    error = refusal(DEMO, Facts(direction=direction, peer=peer, kind=kind))
+    assert error.rule == "no-rule"
+
+
+def test_an_empty_policy_refuses_everything(tmp_path: Path) -> None:
+    policy = load(written(tmp_path, 'name = "nothing"\nrules = []\n'))
+    for kind in Kind:
+        assert refusal(policy, replace(ALLOWED, kind=kind)).rule == "no-rule"
+
+
+def test_a_message_exactly_at_its_limits_passes(tmp_path: Path) -> None:
+    assert Ledger(small(tmp_path), spent={}).judge(ALLOWED).id == "activation"
+
+
+@pytest.mark.parametrize(
+    ("change", "limit"),
+    [
+        ({"rows": 41}, "max_rows"),
+        ({"columns": 9}, "max_columns"),
+        ({"examples": 5}, "max_examples"),
+        ({"longest": 13}, "max_length"),
+        ({"wire_bytes": 1_001}, "max_message_bytes"),
+        ({"codec": "identity"}, "codecs"),
+        ({"dtypes": frozenset({"U8", "I64"})}, "dtypes"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+)
+def test_one_over_a_limit_is_refused_by_its_name(
+    tmp_path: Path, change: dict[str, object], limit: str
+) -> None:
+    error = refusal(small(tmp_path), replace(ALLOWED, **change))  # type: ignore[arg-type]
+    assert error.rule == f"activation.{limit}"
+    assert "small" in str(error)
+
+
+def test_a_rule_without_dtypes_lets_no_tensor_pass(tmp_path: Path) -> None:
+    facts = Facts(
+        direction="out", peer=Role.COMPUTE, kind=Kind.OFFER, dtypes=frozenset({"F32"}), wire_bytes=9
+    )
+    assert refusal(small(tmp_path), facts).rule == "run.dtypes"
+
+
+def test_a_runs_bytes_are_counted_rule_by_rule_and_over_restarts(tmp_path: Path) -> None:
+    policy = small(tmp_path)
+    facts = Facts(direction="out", peer=Role.COMPUTE, kind=Kind.OFFER, wire_bytes=100)
+    ledger = Ledger(policy, spent={"activation": 9_000})
+    for _ in range(2):
+        ledger.charge(ledger.judge(facts), wire_bytes=100)
+    with pytest.raises(RefusedError, match="300 is over max_run_bytes = 250") as caught:
+        ledger.judge(facts)
+    assert caught.value.rule == "run.max_run_bytes"
+    assert ledger.judge(ALLOWED).id == "activation"
+    assert refusal(policy, ALLOWED, spent={"activation": 9_001}).rule == "activation.max_run_bytes"
+
+
+def test_a_digest_does_not_depend_on_comments_or_layout_and_does_on_every_limit(
+    tmp_path: Path,
+) -> None:
+    policy = small(tmp_path)
+    assert load(written(tmp_path, "# hello\n" + GOOD.replace("1_000", "1000"))).digest == policy.digest
+    assert load(written(tmp_path, GOOD.replace("= 250", "= 251"))).digest != policy.digest
+
+
+@pytest.mark.parametrize("name", ["demo", "features", "compute"])
+def test_a_policy_reads_back_from_the_log(name: str) -> None:
+    policy = load(POLICIES / f"{name}.toml")
+    assert parse(policy.canonical) == policy
+    assert parse(policy.canonical.decode()).digest == policy.digest
+
+
+BROKEN = {
+    "not TOML": ("name = ", "is not TOML"),
+    "no rules": ('name = "a"', "missing required field `rules`"),
+    "unknown key": (GOOD.replace("max_rows", "max_row"), "'max_row'.*did you mean 'max_rows'"),
+    "unknown key above": (GOOD.replace("name =", "nome ="), "unknown key 'nome'.*'name'"),
+    "far key": (GOOD.replace('id = "run"', 'id = "run"\nzzz = 1'), "unknown key 'zzz'.*allowed"),
+    "unknown kind": (GOOD.replace('"finish"', '"labels"'), "labels"),
+    "unknown role": (GOOD.replace('"compute"', '"anyone"'), "anyone"),
+    "unknown direction": (GOOD.replace('"out"', '"both"'), "both"),
+    "unknown dtype": (GOOD.replace('"U8"', '"STR"'), "STR"),
+    "negative limit": (GOOD.replace("= 250", "= -1"), ">= 0"),
+    "limit in words": (GOOD.replace("= 250", '= "250"'), "Expected `int`"),
+    "an id twice": (GOOD.replace('"activation"\ndir', '"run"\ndir'), "two rules have the id"),
+    "a kind twice": (GOOD.replace('"finish"', '"offer"'), "each kind once"),
+    "no kinds": (GOOD.replace('["offer", "finish"]', "[]"), "at least one"),
+    "two rules on one kind": (
+        GOOD.replace('"finish"]', '"finish", "activation"]').replace(
+            "max_run_bytes = 250",
+            'max_run_bytes = 250\ncodecs = ["a"]\ndtypes = ["U8"]\nmax_rows = 1\n'
+            "max_columns = 1\nmax_examples = 1\nmax_length = 1",
+        ),
+        "both about activation",
+    ),
+    "a kind that never goes there": (GOOD.replace('"finish"', '"output"'), "no output goes out"),
+    "an activation without limits": (
+        GOOD.replace("max_columns = 8\n", "").replace('codecs = ["int8+zstd"]\n', ""),
+        "also needs codecs, max_columns",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_file_with_a_mistake_gets_one_sentence_and_no_policy(tmp_path: Path, name: str) -> None:
+    text, says = BROKEN[name]
+    with pytest.raises(ManifestError, match=says) as caught:
+        load(written(tmp_path, text))
+    assert "policy.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_endless_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match="cannot be read"):
+        load(tmp_path / "none.toml")
+    with pytest.raises(ManifestError, match="larger than"):
+        load(written(tmp_path, GOOD + "#" * 2**20))
+
+
+@given(text=st.text(max_size=200))
+def test_no_text_in_a_log_makes_anything_but_a_policy_or_our_error(text: str) -> None:
+    with pytest.raises(ManifestError):
+        parse(text)
