@@ -45,7 +45,7 @@ format: $(READY)
 
 clean:
 	rm -rf out dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
-	find splitlearn parties tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find splitlearn parties tests $(wildcard examples) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # UV_PYTHON keeps uv at the interpreter that is here: it would fetch the one of .python-version else.
 $(READY): uv.lock pyproject.toml | $(UV)

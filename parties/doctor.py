@@ -41,7 +41,7 @@ def doctor(
 
     Run it on the side that dials, while the other side runs. Nothing is changed anywhere.
     """
-    from splitlearn.identity import check_listen, diagnose
+    from splitlearn.identity import check_listen, examine
 
     if settings is not None:
         aim = _read(settings)
@@ -49,9 +49,7 @@ def doctor(
         raise ManifestError("--party and --role say who should answer; give --peer HOST:PORT too")
     else:
         aim = _Aim(folder=folder, peer=peer, party=party, role=role)
-    findings = diagnose(
-        aim.folder, now=datetime.now(UTC), address=aim.peer, expected=_expected(aim)
-    )
+    findings = examine(aim.folder, now=datetime.now(UTC), address=aim.peer, expected=_expected(aim))
     if aim.listen is not None:
         findings = (*findings, check_listen(aim.listen))
     for finding in findings:

@@ -145,6 +145,7 @@ class Gate:
                 x_ND = _rows(tensor)
                 attempt.parts = (PartShape.before_encoding(x_ND.shape),)
             facts = self._facts(kind, "out", meta, private=private)
+            facts = _with_bytes(facts, parts=parts or (), wire_bytes=0)
             if x_ND is not None and codec is not None:
                 rows, columns = x_ND.shape
                 facts = replace(facts, codec=codec.name, rows=rows, columns=columns)

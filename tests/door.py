@@ -1,6 +1,5 @@
 """A gate with everything around it real but the network: policy, log, session and codecs."""
 
-import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,6 +63,11 @@ def offer() -> Offer:
     )
 
 
+def records(folder: Path) -> list[Record]:
+    """What a log folder holds."""
+    return [decode(line) for line, _ in read_lines(folder)]
+
+
 @dataclass
 class Rows:
     """A micro-batch as the stage hands it over: hidden state, side data, and what is private."""
@@ -94,7 +98,6 @@ class Door:
     opened: bool = True
 
     def __post_init__(self) -> None:
-        self.clock = itertools.count(1_700_000_000).__next__
         self.tap: list[Released] = []
         self.session = Session(me=Role.TRUSTED, peer=Role.COMPUTE)
         self.peer = Session(me=Role.COMPUTE, peer=Role.TRUSTED)
@@ -113,10 +116,13 @@ class Door:
             vocabulary=30_000,
         )
         if self.opened:
-            self.say(Kind.OFFER, offer())
-            self.hear(Kind.ACCEPT, Accept((), ()))
+            self.agree()
             self.say(Kind.RESUME, Resume(0))
             self.hear(Kind.READY, Empty())
+
+    def agree(self) -> None:
+        self.say(Kind.OFFER, offer())
+        self.hear(Kind.ACCEPT, Accept((), ()))
 
     def say(self, kind: Kind, meta: object, **more: object) -> Released:
         released = self.gate.release(kind, meta=meta, **more)  # type: ignore[arg-type]
@@ -156,4 +162,4 @@ class Door:
 
     @property
     def records(self) -> list[Record]:
-        return [decode(line) for line, _ in read_lines(self.folder)]
+        return records(self.folder)

@@ -126,7 +126,10 @@ class LinkProxy:
     async def _stop(self) -> None:
         self._server.close()
         self._drop()
-        await asyncio.wait(self._tasks, timeout=1.0) if self._tasks else None
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
+        # Aborted transports close their sockets in the loop's next round.
+        await asyncio.sleep(0.01)
 
     async def _cut(self) -> None:
         self.is_cut = True
@@ -164,7 +167,11 @@ class LinkProxy:
         there = socket.socket()
         there.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
         there.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(there, self._target)
+        try:
+            await asyncio.get_running_loop().sock_connect(there, self._target)
+        except BaseException:
+            there.close()
+            raise
         far_reader, far_writer = await asyncio.open_connection(sock=there)
         try:
             async with asyncio.TaskGroup() as group:
@@ -187,22 +194,24 @@ class LinkProxy:
 
         async def read() -> None:
             nonlocal size, ended
-            while data := await reader.read(_READ_BYTES):
-                under_way.append((wire.due_s(len(data), now_s=loop.time()), data))
-                size += len(data)
+            try:
+                while data := await reader.read(_READ_BYTES):
+                    under_way.append((wire.due_s(len(data), now_s=loop.time()), data))
+                    size += len(data)
+                    news.set()
+                    while size >= wire.room_bytes:
+                        room.clear()
+                        await room.wait()
+            finally:
+                ended = True
                 news.set()
-                while size >= wire.room_bytes:
-                    room.clear()
-                    await room.wait()
-            ended = True
-            news.set()
 
         reading = asyncio.create_task(read())
         try:
             while under_way or not ended:
                 if not under_way:
                     news.clear()
-                    await _either(news, reading)
+                    await news.wait()
                     continue
                 due_s, data = under_way.popleft()
                 await asyncio.sleep(max(0.0, due_s - loop.time()))
@@ -211,6 +220,7 @@ class LinkProxy:
                 await writer.drain()
                 size -= len(data)
                 room.set()
+            reading.result()
             if writer.can_write_eof():
                 writer.write_eof()
         finally:
@@ -227,12 +237,3 @@ class LinkProxy:
             self.is_cut = True
             self._drop()
         return data
-
-
-async def _either(news: asyncio.Event, reading: asyncio.Task[None]) -> None:
-    """Wait for news; raise what ended the reader."""
-    waiting = asyncio.create_task(news.wait())
-    await asyncio.wait({waiting, reading}, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    if reading.done():
-        reading.result()

@@ -171,11 +171,9 @@ class Log:
         try:
             if seq % RECORDS_PER_SEGMENT == 0 and seq:
                 self._open_segment(seq // RECORDS_PER_SEGMENT)
-            written = os.write(self._segment, line)
-            if written != len(line):
-                # What does not fit now would not fit in two writes; ask for the reason.
-                os.write(self._segment, line[written:])
-                raise OSError(0, "the disk took half a line")
+            left = line
+            while left:  # a disk that takes half a line gives its reason at the second half
+                left = left[os.write(self._segment, left) :]
         except OSError as error:
             self._die(error)
         self._segment_bytes += len(line)
@@ -263,7 +261,8 @@ class Log:
                 f"log {self.folder} has {self._tree.size} records but a signed head of "
                 f"{max(heads)}; records were dropped from its end"
             )
-        self._open_segment(max(0, self._tree.size - 1) // RECORDS_PER_SEGMENT)
+        last = self._tree.size if torn else max(0, self._tree.size - 1)
+        self._open_segment(last // RECORDS_PER_SEGMENT)
         try:
             self._segment_bytes -= torn
             os.ftruncate(self._segment, self._segment_bytes)

@@ -287,7 +287,7 @@ class _Reader:
                 )
             case RunClose():
                 self._close(record, index=index)
-            case Checkpointed():
+            case _:  # a checkpoint's root was held against the tree already
                 pass
 
     def _open(self, record: RunOpen, *, index: int) -> None:

@@ -37,6 +37,9 @@ _MAX_WAITING = 16
 # How often a handshake may look for a renewed certificate on disk.
 _RELOAD_S = 1.0
 
+# A TLS handshake takes a few round trips; after this long it has failed.
+_TLS_S = 3.0
+
 # The same news about strangers is told at most this often.
 _STRANGER_S = 30.0
 
@@ -81,13 +84,13 @@ class Listener:
         self._desk = asyncio.Lock()
         self._closed = False
         self._loop = LoopThread(f"listener of {identity.name.dns}")
+        self._server: Server | None = None
         try:
-            server = self._loop.run(self._open(address), timeout_s=_HELLO_S)
+            self._server = self._loop.run(self._open(address), timeout_s=_HELLO_S)
         except BaseException:
             self._loop.close()
             raise
-        self._server: Server | None = server
-        self._port = server.port
+        self._port = self._server.port
 
     @property
     def port(self) -> int:
@@ -124,8 +127,8 @@ class Listener:
             seats = self._loop.run(self._leave(), timeout_s=_HELLO_S)
             for seat in seats:
                 seat.conversation.close(reason="the listener was closed")
-            if self._server is not None:
-                self._loop.run(self._server.stop(), timeout_s=_HELLO_S)
+            assert self._server is not None
+            self._loop.run(self._server.stop(), timeout_s=_HELLO_S)
         # gRPC's own thread ends with the last of its objects.
         self._server = None
         self._loop.close()
@@ -148,8 +151,9 @@ class Listener:
         return self._reception.seats()
 
     def _tls_identity(self) -> Identity:
-        """Called by gRPC, in a thread of its own, at every TLS handshake."""
-        self._loop.soon(self._strangers.handshake)
+        """Called by gRPC, in a thread of its own, at every TLS handshake (and once at the start)."""
+        if self._server is not None:
+            self._loop.soon(self._strangers.handshake)
         return self._current()
 
     def _current(self) -> Identity:
@@ -180,6 +184,7 @@ class Listener:
                 async with self._desk:
                     seat = await self._reception.admit(hello, peer=peer)
                     pump = asyncio.create_task(self._pump(seat, stream, data=data))
+                    pump.add_done_callback(seat.settle)
                     seat.pump = pump
             except RefusalError as refusal:
                 self._refuse_unseen(f"refused {stream.address}: {refusal.sentence}")
@@ -194,10 +199,6 @@ class Listener:
                 pump.cancel()
                 if seat.pump is pump:
                     seat.pump = None
-            if not pump.cancelled() and (error := pump.exception()) is not None:
-                # What nobody foresaw must not leave the engine waiting.
-                broke = ChannelError(f"the channel to {peer.name.dns} broke: {error!r}")
-                seat.conversation.mailbox.fail(broke)
         except (LinkLost, TimeoutError):
             return
 
@@ -248,7 +249,7 @@ class Listener:
         token = secrets.token_bytes(16)
         link = _Link(stream.certificate_der(), asyncio.get_running_loop().create_future())
         self._links[token] = link
-        why = "the listener dropped it"
+        why = "the connection broke"
         try:
             ack = self._ack(seat, data=data, token=token)
             await stream.write(ack)
@@ -310,7 +311,7 @@ class _Strangers:
     def handshake(self) -> None:
         """TLS begins on some connection."""
         self._handshakes += 1
-        asyncio.get_running_loop().call_later(_HELLO_S, self._look, self._handshakes)
+        asyncio.get_running_loop().call_later(_TLS_S, self._look, self._handshakes)
 
     def stream(self) -> None:
         """A connection came through: each of ours carries one stream."""

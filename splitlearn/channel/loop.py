@@ -6,6 +6,7 @@ process whose owner forgot to close can still end.
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
@@ -58,11 +59,9 @@ class LoopThread:
 
     def soon(self, call: Callable[[], object]) -> None:
         """Make `call` there as soon as the loop gets to it; nothing once the loop is closed."""
-        try:
+        # The only RuntimeError that there is: the loop is closed.
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)
-        except RuntimeError:
-            if not self._loop.is_closed():
-                raise
 
     def close(self) -> None:
         """Cancel what runs, end the loop, join the thread. Bounded; may be called twice."""

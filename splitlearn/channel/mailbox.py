@@ -36,8 +36,8 @@ class Mailbox:
         peer: str,
         *,
         window: int,
-        on_frame: Callable[[], None],
-        on_ack: Callable[[], None],
+        on_frame: Callable[[], object],
+        on_ack: Callable[[], object],
     ) -> None:
         if not 1 <= window <= MAX_WINDOW:
             raise ValueError(f"window of {window} frames; expected 1 to {MAX_WINDOW}")

@@ -45,6 +45,13 @@ class Seat:
     established: bool = False
     pump: asyncio.Task[None] | None = None
 
+    def settle(self, pump: asyncio.Task[None]) -> None:
+        """A pump ended. What nobody foresaw must not leave the engine waiting."""
+        error = None if pump.cancelled() else pump.exception()
+        if error is not None:
+            broke = f"the channel to {self.conversation.peer} broke: {error!r}"
+            self.conversation.mailbox.fail(ChannelError(broke))
+
 
 @dataclass(frozen=True)
 class Admission:

@@ -5,9 +5,11 @@ stream. Whom a certificate names, and what the bytes mean, is judged elsewhere.
 """
 
 import asyncio
+import contextlib
+import logging
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Protocol, cast
 
 from splitlearn.errors import ManifestError, WireError
@@ -20,6 +22,11 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 import grpc.aio
+
+# A handler that ends while one of its writes is under way is how a link is dropped, not an error.
+logging.getLogger("grpc._cython.cygrpc").addFilter(
+    lambda record: not record.getMessage().startswith("ExecuteBatchError")
+)
 
 __all__ = [
     "CONTROL",
@@ -84,10 +91,6 @@ class Stream(Protocol):
         """Hand one message to gRPC; waits for its flow control. LinkLost if the stream broke."""
         ...
 
-    async def finish(self) -> None:
-        """Say that nothing more will be written."""
-        ...
-
 
 class Connection:
     """One TLS connection to a listener, and one stream on it. Nothing is reused for another try."""
@@ -103,31 +106,16 @@ class Connection:
         )()
 
     async def read(self) -> bytes | None:
-        try:
+        with _as_link_lost("the listener cancelled the stream"):
             message = await self._call.read()
-        except asyncio.CancelledError:
-            if _asked_to_stop():
-                raise
-            raise LinkLost("the peer cancelled the stream") from None
-        except _BROKEN as error:
-            raise _lost(error) from None
         return message if isinstance(message, bytes) else None
 
     async def write(self, message: bytes) -> None:
-        try:
+        if self._call.done():
+            # Its status knows why; a write would only say that it is too late.
+            raise LinkLost(await self._call.details() or "the listener ended the stream")
+        with _as_link_lost("the listener cancelled the stream"):
             await self._call.write(message)
-        except asyncio.CancelledError:
-            if _asked_to_stop():
-                raise
-            raise LinkLost("the peer cancelled the stream") from None
-        except _BROKEN as error:
-            raise _lost(error) from None
-
-    async def finish(self) -> None:
-        try:
-            await self._call.done_writing()
-        except _BROKEN as error:
-            raise _lost(error) from None
 
     async def close(self) -> None:
         """End the stream and the connection, whatever state they are in."""
@@ -153,29 +141,14 @@ class ServerStream:
             raise WireError(f"{self.address} dialled without a certificate") from None
 
     async def read(self) -> bytes | None:
-        try:
+        with _as_link_lost("the dialler is gone"):
             # The library's stub leaves the end-of-stream mark out.
             message: object = await self._context.read()
-        except asyncio.CancelledError:
-            if _asked_to_stop():
-                raise
-            raise LinkLost("the dialler is gone") from None
-        except _BROKEN as error:
-            raise _lost(error) from None
         return message if isinstance(message, bytes) else None
 
     async def write(self, message: bytes) -> None:
-        try:
+        with _as_link_lost("the dialler is gone"):
             await self._context.write(message)
-        except asyncio.CancelledError:
-            if _asked_to_stop():
-                raise
-            raise LinkLost("the dialler is gone") from None
-        except _BROKEN as error:
-            raise _lost(error) from None
-
-    async def finish(self) -> None:
-        """Nothing to do: the stream ends with its handler."""
 
 
 class Server:
@@ -229,11 +202,6 @@ class Server:
 
 
 _SERVICE = "splitlearn.v1"
-_BROKEN = (
-    grpc.RpcError,
-    grpc.aio.BaseError,
-    asyncio.InvalidStateError,
-)
 
 
 def _path(method: str) -> str:
@@ -249,13 +217,18 @@ def _behaviour(
     return behave
 
 
-def _asked_to_stop() -> bool:
-    """Whether our own task was cancelled; gRPC says the same when only the stream was."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
-
-
-def _lost(error: BaseException) -> LinkLost:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return LinkLost(error.details() or error.code().name)
-    return LinkLost(str(error) or type(error).__name__)
+@contextlib.contextmanager
+def _as_link_lost(gone: str) -> Iterator[None]:
+    """Turn what gRPC raises into LinkLost; our own task's cancelling stays what it is."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        # gRPC raises the same when only the stream was cancelled.
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise LinkLost(gone) from None
+    except grpc.aio.AioRpcError as error:
+        raise LinkLost(error.details() or error.code().name) from None
+    except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+        raise LinkLost(str(error) or type(error).__name__) from None

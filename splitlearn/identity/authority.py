@@ -35,7 +35,7 @@ class Authority:
     federation: str
     ca: x509.Certificate = field(repr=False)
     registrar: str | None
-    _key: ec.EllipticCurvePrivateKey = field(repr=False)
+    _key: ec.EllipticCurvePrivateKey = field(repr=False, compare=False)
 
     @classmethod
     def open(cls, folder: Path) -> "Authority":

@@ -32,7 +32,7 @@ __all__ = [
     "check_listen",
     "check_port",
     "check_versions",
-    "diagnose",
+    "examine",
     "probe",
 ]
 
@@ -51,7 +51,7 @@ class Finding:
     exit_code: int = 0
 
 
-def diagnose(
+def examine(
     folder: Path,
     *,
     now: datetime,

@@ -77,9 +77,9 @@ class Identity:
     name: PartyName
     certificate: x509.Certificate = field(repr=False)
     ca: x509.Certificate = field(repr=False)
-    log_key: ed25519.Ed25519PrivateKey = field(repr=False)
+    log_key: ed25519.Ed25519PrivateKey = field(repr=False, compare=False)
     registrar: str | None
-    _key: ec.EllipticCurvePrivateKey = field(repr=False)
+    _key: ec.EllipticCurvePrivateKey = field(repr=False, compare=False)
 
     @classmethod
     def load(cls, folder: Path) -> "Identity":

@@ -73,7 +73,7 @@ class Registrar:
     def serve_forever(self) -> None:
         """Serve until `close` is called from another thread, or until Ctrl-C."""
         self._served = True
-        self._server.serve_forever(poll_interval=0.2)
+        self._server.serve_forever(poll_interval=0.1)
 
     def start(self) -> "Registrar":
         """Serve in a background thread; return self."""

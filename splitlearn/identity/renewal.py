@@ -4,16 +4,23 @@ A registrar that cannot be reached is no reason to stop while the certificate in
 that says no is.
 """
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from splitlearn.errors import ChannelError, ManifestError
+from splitlearn.errors import ChannelError, ManifestError, SplitLearnError
 from splitlearn.identity import certificates, exchange, tls
 from splitlearn.identity.denied import DenyList, adopt
 from splitlearn.identity.judge import check_dates
 from splitlearn.identity.names import registrar_name
 from splitlearn.identity.party import Identity
 
-__all__ = ["due_at", "fetch_denied", "renew", "renew_if_due"]
+__all__ = ["KEEP_EVERY_S", "due_at", "fetch_denied", "kept_fresh", "renew", "renew_if_due"]
+
+# How long a revoked party may stay welcome; a look costs the registrar a few milliseconds.
+KEEP_EVERY_S = 600.0
+_PARTING_S = 1.0
 
 
 def due_at(identity: Identity) -> datetime:
@@ -70,6 +77,45 @@ def fetch_denied(identity: Identity, *, deadline_s: float = exchange.DEADLINE_S)
     data = _client(identity, presents=False).get("/v1/denied", deadline_s=deadline_s)
     federation = identity.name.federation
     return adopt(identity.folder, data=data, ca=identity.ca, federation=federation)
+
+
+@contextmanager
+def kept_fresh(
+    identity: Identity,
+    *,
+    report: Callable[[str], None],
+    every_s: float = KEEP_EVERY_S,
+) -> Iterator[None]:
+    """While the block runs, look every `every_s` seconds whether to renew, and fetch the deny-list.
+
+    Whoever reads the folder anew finds what came. A registrar that cannot be reached is asked again
+    next time; one that says no is told to `report`, once, and asked no more.
+    """
+    stop = threading.Event()
+
+    def keep() -> None:
+        current = identity
+        while True:
+            try:
+                current = renew_if_due(current, now=_now())
+                if current.registrar is not None:
+                    fetch_denied(current)
+            except ChannelError:
+                pass
+            except SplitLearnError as error:
+                report(str(error))
+                return
+            if stop.wait(every_s):
+                return
+
+    thread = threading.Thread(target=keep, name="renewal", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        # A registrar that hangs holds nobody up; the thread ends by its own deadline.
+        thread.join(_PARTING_S)
 
 
 def _client(identity: Identity, *, presents: bool) -> exchange.Client:

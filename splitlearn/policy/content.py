@@ -165,15 +165,17 @@ _LINE_TOLERANCE = 0.02
 
 def _check_whole_numbers(x_ND: Floats) -> None:
     """Real hidden states hold a whole number by accident once in millions of values."""
-    whole_ND = np.rint(x_ND)
-    whole_ND = np.equal(whole_ND, x_ND)
-    zeros = x_ND.size - np.count_nonzero(x_ND)
-    suspects = int(np.count_nonzero(whole_ND)) - zeros
+    # In blocks that stay in the processor's cache; nearly all messages end here.
+    blocks = (x_ND[at : at + _BLOCK_ROWS] for at in range(0, len(x_ND), _BLOCK_ROWS))
+    wholes = sum(int(np.count_nonzero(np.rint(block) == block)) for block in blocks)
+    if wholes < _FEWEST:
+        return
+    zeros = x_ND.size - int(np.count_nonzero(x_ND))
+    suspects = wholes - zeros
     if suspects < _FEWEST:
         return
     coarse = _is_coarse(x_ND)
-    columns = np.flatnonzero(whole_ND.all(axis=0))
-    for column in columns:
+    for column in np.flatnonzero((np.rint(x_ND) == x_ND).all(axis=0)):
         x_N = x_ND[:, column]
         seen = np.count_nonzero(x_N)
         if seen >= (MIN_LINE_POINTS if coarse else _FEWEST) and np.abs(x_N).max() < _FLOAT32_WHOLE:
@@ -191,6 +193,7 @@ def _check_whole_numbers(x_ND: Floats) -> None:
 # Nonzero whole numbers that are still taken for accidents, and the share of them in a large tensor.
 _FEWEST = 2
 _WHOLE_SHARE = 1e-4
+_BLOCK_ROWS = 64
 
 
 def _is_coarse(x_ND: Floats) -> bool:

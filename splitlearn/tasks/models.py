@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -71,7 +72,7 @@ def load_model(job: Job, *, found: Sequence[str] = ()) -> Loaded:
                 output_loading_info=True,
             )
             tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=local, **words)
-    except (*_ERRORS, SafetensorError) as error:
+    except _ERRORS as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise job.fault("model.path", f'is "{path}", which cannot be loaded: {reason}') from None
     _check_weights(
@@ -87,7 +88,10 @@ _HEADS = {
     "question-answering": AutoModelForQuestionAnswering,
 }
 # What the library raises for files it cannot use; a wrong config.json raises nearly anything.
-_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError)
+_ERRORS = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError),
+    *(SafetensorError, StrictDataclassError),
+)
 
 
 @contextmanager

@@ -79,9 +79,8 @@ def load_rows(job: Job, *, part: Part) -> Rows:
     columns = {role: name for role in _ROLES if (name := getattr(job.data, role)) is not None}
     rows: list[Row] = []
     try:
-        job.run.folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=job.run.folder, prefix=".reading-") as scratch:
-            table = _read(source, part=part, scratch=Path(scratch))
+        with _scratch(job) as scratch:
+            table = _read(source, part=part, scratch=scratch)
             _check_columns(job, table, source=source, columns=columns)
             declared = _declared_labels(table, columns.get("label") or columns.get("tags"))
             for record in _records(table, columns=columns, declared=declared):
@@ -137,6 +136,19 @@ def _read(source: Source, *, part: Part, scratch: Path) -> datasets.Dataset:
             cache_dir=str(scratch),
             **cells,
         )
+
+
+@contextmanager
+def _scratch(job: Job) -> Iterator[Path]:
+    try:
+        job.run.folder.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(dir=job.run.folder, prefix=".reading-")
+    except OSError as error:
+        raise job.fault(
+            "run.folder", f"{job.run.folder} cannot be written ({error.strerror})"
+        ) from None
+    with folder as name:
+        yield Path(name)
 
 
 @contextmanager

@@ -21,7 +21,8 @@ NOTE = (
     "If you think cryptography is the answer to your problem,\n"
     "then you don't know what your problem is.\n"
     "\n"
-    "\N{EM DASH} PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=\n"
+    "\N{EM DASH} PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNI"
+    "uGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=\n"
 )
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

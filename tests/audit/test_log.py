@@ -1,5 +1,6 @@
 """The log on a real disk: what a crash, a full disk and a meddler each do to it."""
 
+import errno
 import fcntl
 import os
 import resource
@@ -175,9 +176,7 @@ def test_what_a_run_has_spent_is_remembered_over_a_restart(tmp_path: Path) -> No
         assert log.spent("other") == {}
 
 
-def test_a_log_goes_over_several_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_goes_over_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_module, "RECORDS_PER_SEGMENT", 4)
     log = opened(tmp_path)
     for _ in range(9):
@@ -190,6 +189,22 @@ def test_a_log_goes_over_several_files(
     segment(tmp_path, 1).unlink()
     with pytest.raises(AuditError, match=r"000001\.jsonl is missing"):
         opened(tmp_path)
+
+
+def test_a_torn_first_line_of_a_file_takes_nothing_from_the_file_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "RECORDS_PER_SEGMENT", 4)
+    log = opened(tmp_path)
+    for _ in range(4):
+        log.append(PAYLOAD)
+    crash(log)
+    before = segment(tmp_path).read_bytes()
+    segment(tmp_path, 1).write_bytes(b'{"type":')
+    with opened(tmp_path) as log:
+        assert log.size == 5
+    assert segment(tmp_path).read_bytes() == before
+    assert isinstance(decode(lines(tmp_path)[4]), Gap)
 
 
 def test_a_torn_line_that_is_not_the_last_is_no_crash(
@@ -247,6 +262,31 @@ def test_a_log_that_was_meddled_with_is_not_gone_on_with(
         opened(tmp_path)
 
 
+def test_a_log_that_cannot_be_read_is_not_gone_on_with(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    segment(tmp_path).unlink()
+    segment(tmp_path).mkdir()
+    with pytest.raises(AuditError, match="cannot be read"):
+        opened(tmp_path)
+    segment(tmp_path).rmdir()
+    (tmp_path / "checkpoints" / "4.note").mkdir()
+    with pytest.raises(AuditError, match="cannot be read"):
+        opened(tmp_path)
+
+
+def test_a_torn_line_that_the_disk_will_not_drop_opens_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, length: int) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    opened(tmp_path).close()
+    segment(tmp_path).write_bytes(b'{"type":')
+    monkeypatch.setattr(os, "ftruncate", refuse)
+    with pytest.raises(AuditError, match="Read-only"):
+        opened(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["4.note", "x.note"])
 def test_a_head_that_is_not_one_stops_the_log(tmp_path: Path, name: str) -> None:
     opened(tmp_path).close()
@@ -268,9 +308,9 @@ def test_a_full_disk_kills_the_log_and_leaves_no_half_line(tmp_path: Path) -> No
     log = opened(tmp_path)
     log.append(PAYLOAD)
     before = segment(tmp_path).read_bytes()
-    with no_room_after(segment(tmp_path), extra=100):
-        with pytest.raises(AuditError, match="File too large.*nothing is sent"):
-            log.append(PAYLOAD)
+    full = no_room_after(segment(tmp_path), extra=100)
+    with full, pytest.raises(AuditError, match=r"File too large.*nothing is sent"):
+        log.append(PAYLOAD)
     assert segment(tmp_path).read_bytes() == before
     # There is room again, but a dead log stays dead until somebody starts anew.
     for act in (lambda: log.append(PAYLOAD), log.checkpoint):
@@ -280,6 +320,32 @@ def test_a_full_disk_kills_the_log_and_leaves_no_half_line(tmp_path: Path) -> No
     assert segment(tmp_path).read_bytes() == before
     with opened(tmp_path) as log:
         assert isinstance(decode(lines(tmp_path)[-1]), Gap)
+
+
+def test_a_head_that_cannot_be_written_kills_the_log(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append(PAYLOAD)
+    (tmp_path / "checkpoints").rmdir()
+    with pytest.raises(AuditError, match="cannot be written"):
+        log.checkpoint()
+    with pytest.raises(AuditError, match="takes no more records"):
+        log.append(PAYLOAD)
+    log.close()
+
+
+def test_a_disk_that_is_gone_kills_the_log(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    os.close(log._segment)
+    with pytest.raises(AuditError, match="may be unfinished"):
+        log.append(PAYLOAD)
+    log._segment = -1
+    log.close()
+
+
+def test_a_key_file_that_cannot_be_read_opens_no_log(tmp_path: Path) -> None:
+    (tmp_path / "verifier.key").mkdir()
+    with pytest.raises(AuditError, match=r"verifier\.key"):
+        opened(tmp_path)
 
 
 def test_a_disk_that_is_full_from_the_start_opens_no_log(tmp_path: Path) -> None:
@@ -340,6 +406,10 @@ def test_the_segment_is_not_opened_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(AuditError):
         opened(folder)
     assert not (tmp_path / "elsewhere").exists()
+    (tmp_path / "elsewhere").touch()
+    with pytest.raises(AuditError, match="cannot be written"):
+        opened(folder)
+    assert not (tmp_path / "elsewhere").read_bytes()
 
 
 def test_threads_append_one_after_the_other(tmp_path: Path) -> None:

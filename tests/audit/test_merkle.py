@@ -117,6 +117,7 @@ def test_every_beginning_has_a_proof_and_no_forged_one_passes(size: int) -> None
         assert not holds(old=0)
         assert not holds(old=size + 1)
         assert not holds(proof=(*proof, FORGED))
+        assert holds(proof=()) is (old == size)
         for place in range(len(proof)):
             assert not holds(proof=(*proof[:place], FORGED, *proof[place + 1 :]))
             assert not holds(proof=(*proof[:place], *proof[place + 1 :]))

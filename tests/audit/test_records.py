@@ -129,9 +129,7 @@ def test_a_run_is_opened_without_its_salt() -> None:
 
 def test_a_part_is_recorded_by_shape_alone() -> None:
     shape = PartShape.of(Part("x", "I8", (2, 3), b"secret"))
-    assert msgspec.json.encode(shape) == (
-        b'{"name":"x","dtype":"I8","shape":[2,3],"data_bytes":6}'
-    )
+    assert msgspec.json.encode(shape) == (b'{"name":"x","dtype":"I8","shape":[2,3],"data_bytes":6}')
     assert PartShape.before_encoding((2, 3)).data_bytes == 24
 
 

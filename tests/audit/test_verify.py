@@ -198,9 +198,7 @@ def test_the_owner_of_the_key_cannot_hide_a_dropped_or_doubled_message(clean: Pa
 def test_two_histories_of_one_log_have_two_heads_of_one_size(tmp_path: Path) -> None:
     """Each history is whole in itself; whoever holds both heads holds the proof."""
     one = write(tmp_path / "one", OPENED, payload(1), closing(out=1))
-    two = write(
-        tmp_path / "two", OPENED, payload(1, commit="0" * 64), closing(out=1)
-    )
+    two = write(tmp_path / "two", OPENED, payload(1, commit="0" * 64), closing(out=1))
     assert verify(one, verifier_key=KEY).ok
     assert verify(two, verifier_key=KEY).ok
     assert [path.name for path in heads(one)] == [path.name for path in heads(two)]
@@ -253,6 +251,8 @@ def test_a_missing_or_unreadable_file_cannot_be_checked(clean: Path) -> None:
     (clean / "checkpoints" / "x.note").unlink()
     segment(clean).rename(segment(clean, 1))
     assert "unreadable" in names(verify(clean, verifier_key=KEY))
+    segment(clean).mkdir()
+    assert "unreadable" in names(verify(clean, verifier_key=KEY))
 
 
 def test_a_torn_line_in_the_middle_is_no_crash(clean: Path) -> None:
@@ -277,6 +277,18 @@ def test_a_refusal_is_a_policy_finding(tmp_path: Path) -> None:
     )
     report = verify(write(tmp_path, OPENED, denied, closing(out=0, denied=1)), verifier_key=KEY)
     assert (report.exit, names(report)) == (Exit.POLICY, {"denied"})
+
+
+def test_a_refusal_outside_of_any_run_is_a_policy_finding_too(tmp_path: Path) -> None:
+    denied = Denied(
+        run="news",
+        direction="in",
+        peer=COMPUTE.uri,
+        kind=Kind.OUTPUT,
+        rule="WireError",
+        policy=OPEN.policy,
+    )
+    assert verify(write(tmp_path, denied), verifier_key=KEY).exit is Exit.POLICY
 
 
 ILL_FORMED: dict[str, tuple[tuple[Record, ...], str]] = {
@@ -348,5 +360,3 @@ def test_a_living_log_can_be_read_while_it_is_written(tmp_path: Path) -> None:
     report = verify(tmp_path, verifier_key=KEY)
     assert (report.exit, names(report)) == (Exit.CLEAN, {"open"})
     log.close()
-
-

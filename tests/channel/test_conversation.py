@@ -183,3 +183,8 @@ def test_closing_a_dead_conversation_takes_no_time(ends: Ends) -> None:
     ends[1].close()
     ends[1].close()
     assert time.monotonic() - began < WAIT_S / 2
+
+
+def test_closing_when_the_loop_is_gone_raises_nothing(ends: Ends) -> None:
+    ends[0]._loop.close()
+    ends[0].close(reason="too late")

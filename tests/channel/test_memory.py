@@ -91,3 +91,11 @@ def test_a_close_during_a_cut_reaches_nobody() -> None:
     trusted.close(reason="nobody hears this")
     with pytest.raises(ChannelError, match="sent nothing"):
         compute.receive(timeout_s=0)
+
+
+def test_healing_after_a_close_changes_nothing() -> None:
+    trusted, compute = pair()
+    trusted.close()
+    trusted.heal()
+    with pytest.raises(ChannelError, match="closed the channel"):
+        compute.receive(timeout_s=0)

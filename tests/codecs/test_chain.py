@@ -3,7 +3,12 @@ import torch
 
 from splitlearn.codecs.chain import NAMES, build
 from splitlearn.errors import WireError
+from splitlearn.manifest.fields import CODECS
 from splitlearn.wire import tensors
+
+
+def test_a_job_may_name_the_chains_there_are_and_no_other() -> None:
+    assert set(NAMES) == set(CODECS)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,8 +1,10 @@
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from splitlearn.errors import IdentityError
 from splitlearn.identity import certificates, files
@@ -40,13 +42,13 @@ def test_a_list_that_was_touched_or_signed_by_another_ca_is_refused() -> None:
     signed = denying(1, uris=frozenset({NAME.uri})).signed(KEY)
     touched = signed.replace(b"bank", b"dank")
     for data in (touched, denying(1).signed(certificates.new_key())):
-        with pytest.raises(IdentityError, match="not signed by the federation's CA"):
+        with pytest.raises(IdentityError, match=r"not signed by the federation's CA"):
             DenyList.parse(data, ca=CA, federation="fed.example")
 
 
 def test_a_list_of_another_federation_is_refused() -> None:
     data = DenyList(federation="other.example").signed(KEY)
-    with pytest.raises(IdentityError, match="'other.example'; expected 'fed.example'"):
+    with pytest.raises(IdentityError, match=r"'other.example'; expected 'fed.example'"):
         DenyList.parse(data, ca=CA, federation="fed.example")
 
 
@@ -56,21 +58,21 @@ def test_a_list_of_another_federation_is_refused() -> None:
     ids=["empty", "list", "no text", "no fields", "too long"],
 )
 def test_junk_is_no_list(data: bytes) -> None:
-    with pytest.raises(IdentityError, match="deny-list is"):
+    with pytest.raises(IdentityError, match=r"deny-list is"):
         DenyList.parse(data, ca=CA, federation="fed.example")
 
 
 def test_a_list_with_a_field_too_many_is_refused() -> None:
     loaded = json.loads(denying(1).signed(KEY))
     loaded["denied"]["more"] = 1
-    with pytest.raises(IdentityError, match="more"):
+    with pytest.raises(IdentityError, match=r"more"):
         DenyList.parse(json.dumps(loaded).encode(), ca=CA, federation="fed.example")
 
 
 def test_an_older_list_is_never_taken_over(tmp_path: Path) -> None:
     newer = denying(2, uris=frozenset({NAME.uri}))
     adopt(tmp_path, data=newer.signed(KEY), ca=CA, federation="fed.example")
-    with pytest.raises(IdentityError, match="number 1 was offered.*number 2"):
+    with pytest.raises(IdentityError, match=r"number 1 was offered.*number 2"):
         adopt(tmp_path, data=denying(1).signed(KEY), ca=CA, federation="fed.example")
     assert DenyList.load(tmp_path, ca=CA, federation="fed.example") == newer
 
@@ -87,3 +89,20 @@ def test_where_there_is_no_list_yet_nobody_is_denied(tmp_path: Path) -> None:
     denied = DenyList.load(tmp_path, ca=CA, federation="fed.example")
     assert denied == DenyList(federation="fed.example")
     assert not denied.denies(NAME, serial=1)
+
+
+def test_a_ca_with_another_kind_of_key_signs_no_list() -> None:
+    key = ed25519.Ed25519PrivateKey.generate()
+    name = x509.Name([])
+    odd = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(datetime.now(UTC))
+        .not_valid_after(datetime.now(UTC) + timedelta(hours=1))
+        .sign(key, None)
+    )
+    with pytest.raises(IdentityError, match=r"expected P-256"):
+        DenyList.parse(denying(1).signed(KEY), ca=odd, federation="fed.example")

@@ -31,24 +31,24 @@ def test_a_write_replaces_the_whole_file_and_leaves_no_draft(tmp_path: Path) -> 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_draft(tmp_path: Path) -> None:
     (tmp_path / "file").mkdir()
-    with pytest.raises(ManifestError, match="cannot be written"):
+    with pytest.raises(ManifestError, match=r"cannot be written"):
         files.write(tmp_path / "file", b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_key_that_others_may_read_is_not_read(tmp_path: Path) -> None:
     files.write(tmp_path / "key", b"secret", mode=files.PUBLIC)
-    with pytest.raises(ManifestError, match="0644.*chmod 600") as caught:
+    with pytest.raises(ManifestError, match=r"0644.*chmod 600") as caught:
         files.read_private(tmp_path / "key")
     assert "secret" not in str(caught.value)
 
 
 def test_a_missing_or_too_long_file_is_a_manifest_error(tmp_path: Path) -> None:
     for act in (files.read, files.read_private, files.mode_of):
-        with pytest.raises(ManifestError, match="cannot be read"):
+        with pytest.raises(ManifestError, match=r"cannot be read"):
             act(tmp_path / "none")
     files.write(tmp_path / "long", b"12345")
-    with pytest.raises(ManifestError, match="longer than 4 bytes"):
+    with pytest.raises(ManifestError, match=r"longer than 4 bytes"):
         files.read(tmp_path / "long", limit_bytes=4)
 
 
@@ -60,11 +60,11 @@ def test_appended_lines_stand_in_order(tmp_path: Path) -> None:
 
 def test_what_cannot_be_made_locked_or_appended_to_is_a_manifest_error(tmp_path: Path) -> None:
     files.write(tmp_path / "file", b"")
-    with pytest.raises(ManifestError, match="cannot be created"):
+    with pytest.raises(ManifestError, match=r"cannot be created"):
         files.make_folder(tmp_path / "file")
-    with pytest.raises(ManifestError, match="cannot be locked"), files.locked(tmp_path / "none"):
+    with pytest.raises(ManifestError, match=r"cannot be locked"), files.locked(tmp_path / "none"):
         pass
-    with pytest.raises(ManifestError, match="cannot be written"):
+    with pytest.raises(ManifestError, match=r"cannot be written"):
         files.append(tmp_path, b"")
 
 
@@ -87,6 +87,6 @@ def test_one_at_a_time_holds_the_lock(tmp_path: Path) -> None:
 
 def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ManifestError, match="cannot be locked"), files.locked(tmp_path):
+    with pytest.raises(ManifestError, match=r"cannot be locked"), files.locked(tmp_path):
         pass
     assert not (tmp_path / "elsewhere").exists()

@@ -231,6 +231,24 @@ def test_one_far_id_makes_no_line_of_every_column() -> None:
     judge(x_ND, Private(ids=ids, labels=secret.labels, lengths=LENGTHS))
 
 
+def test_labels_on_first_tokens_are_found_behind_a_codec() -> None:
+    assert rule_of(_labels_on_first_tokens(), private(), coded=True) == "content.labels"
+
+
+def test_a_few_whole_numbers_are_an_accident() -> None:
+    x_ND = hidden()
+    x_ND[:, 3] = 0.0
+    x_ND[4, 3] = 2.0
+    x_ND[9, 7] = -1.0
+    judge(x_ND, private(), gradient=True)
+
+
+def test_a_column_that_happens_to_begin_as_the_labels_do_passes() -> None:
+    x_ND = hidden()
+    x_ND[starts()[1], 5] = 1.0
+    judge(x_ND, private())
+
+
 def test_half_precision_states_pass() -> None:
     for dtype in (torch.bfloat16, torch.float16):
         x_ND = torch.from_numpy(hidden(columns=64) + 10.0).to(dtype).float().numpy()
@@ -248,7 +266,9 @@ def test_no_hidden_state_or_gradient_of_a_real_stack_is_refused(family: str, tas
         batch = tiny_batch(model, lengths=lengths, width=width, seed=seed)
         states: list[Tensor] = []
 
-        def keep(_module: object, _inputs: object, output: Tensor, states: list[Tensor] = states) -> None:
+        def keep(
+            _module: object, _inputs: object, output: Tensor, states: list[Tensor] = states
+        ) -> None:
             output.retain_grad()
             states.append(output)
 

@@ -76,7 +76,9 @@ def test_the_committed_policies_load_and_bear_their_file_names(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["demo", "features", "compute"])
-def test_every_rule_of_the_committed_policies_stands_under_a_comment_or_beside_one(name: str) -> None:
+def test_every_rule_of_the_committed_policies_stands_under_a_comment_or_beside_one(
+    name: str,
+) -> None:
     text = (POLICIES / f"{name}.toml").read_text()
     assert text.startswith("#")
     assert text.count("#") >= text.count("[[rules]]")
@@ -172,7 +174,9 @@ def test_a_digest_does_not_depend_on_comments_or_layout_and_does_on_every_limit(
     tmp_path: Path,
 ) -> None:
     policy = small(tmp_path)
-    assert load(written(tmp_path, "# hello\n" + GOOD.replace("1_000", "1000"))).digest == policy.digest
+    assert (
+        load(written(tmp_path, "# hello\n" + GOOD.replace("1_000", "1000"))).digest == policy.digest
+    )
     assert load(written(tmp_path, GOOD.replace("= 250", "= 251"))).digest != policy.digest
 
 

@@ -90,7 +90,7 @@ def test_a_label_that_is_not_among_the_jobs_is_refused(
     make_job: MakeJob, bert: PreTrainedTokenizerBase, label: str
 ) -> None:
     rows = rows_of(TextRow(text="good", pair=None, label=label), labels=(label,))
-    with pytest.raises(ManifestError, match=f'model.labels has 2 labels .* another, "{label}"'):
+    with pytest.raises(ManifestError, match=rf'model.labels has 2 .* another, "{label}"'):
         encode(rows, job=make_job(), part="train", tokenizer=bert, labels=("neg", "pos"))
 
 
@@ -235,5 +235,7 @@ def test_training_rows_whose_answer_fits_no_window_are_counted(
     encoded = qa(job, bert, short, answer_row(long, long), part="train")
     assert encoded.left_out == 1
     assert {example.row for example in encoded.examples} == {0}
-    with pytest.raises(ManifestError, match="data.max_length is 12, which leaves no answer whole"):
+    with pytest.raises(
+        ManifestError, match=r"data\.max_length is 12, which leaves no answer whole"
+    ):
         qa(job, bert, answer_row(long, long), part="train")

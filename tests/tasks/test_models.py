@@ -6,17 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import DistilBertConfig, DistilBertModel, RobertaTokenizerFast
+from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel, RobertaTokenizerFast
 
 from splitlearn.errors import ManifestError
 from splitlearn.manifest import Job
-from splitlearn.tasks.models import load_model
+from splitlearn.tasks.models import Loaded, load_model
 
 MakeJob = Callable[..., Job]
 TASKS = ["sequence-classification", "token-classification", "question-answering"]
 
 
-def load(make_job: MakeJob, folder: Path, *, found: tuple[str, ...] = ("a", "b"), **model: object):  # type: ignore[no-untyped-def]
+def load(
+    make_job: MakeJob, folder: Path, *, found: tuple[str, ...] = ("a", "b"), **model: object
+) -> Loaded:
     return load_model(make_job(model={"path": str(folder), **model}), found=found)
 
 
@@ -94,7 +96,7 @@ def test_the_jobs_labels_come_before_the_models_and_those_before_the_datas(
 def test_fewer_than_two_labels_are_no_classification(
     make_job: MakeJob, bert_folder: Path, found: tuple[str, ...]
 ) -> None:
-    with pytest.raises(ManifestError, match=f"model.labels is missing .* has {len(found)};"):
+    with pytest.raises(ManifestError, match=rf"model\.labels is missing .* has {len(found)};"):
         load(make_job, bert_folder, found=found)
 
 
@@ -158,7 +160,9 @@ def test_a_broken_folder_is_told_in_one_line(
         (folder / name).unlink()
     else:
         (folder / name).write_bytes(content)
-    with pytest.raises(ManifestError, match="model.path is .* which cannot be loaded: ") as caught:
+    with pytest.raises(
+        ManifestError, match=r"model\.path is .* which cannot be loaded: "
+    ) as caught:
         load(make_job, folder)
     assert "\n" not in str(caught.value)
 
@@ -171,7 +175,9 @@ def test_pickled_weights_are_not_read(make_job: MakeJob, folder: Path) -> None:
 
 def test_a_hub_name_that_cannot_be_reached_is_told(make_job: MakeJob) -> None:
     job = make_job(model={"path": "owner/model"})
-    with pytest.raises(ManifestError, match='model.path is "owner/model", which cannot be loaded'):
+    with pytest.raises(
+        ManifestError, match=r'model\.path is "owner/model", which cannot be loaded'
+    ):
         load_model(job, found=("a", "b"))
 
 
@@ -186,7 +192,19 @@ def test_a_tokenizer_with_more_pieces_than_the_model_is_refused(
     make_job: MakeJob, folder: Path, roberta_folder: Path
 ) -> None:
     RobertaTokenizerFast.from_pretrained(roberta_folder).save_pretrained(folder)
-    with pytest.raises(ManifestError, match="whose tokenizer has 400 pieces and whose model 300"):
+    with pytest.raises(ManifestError, match="whose tokenizer has 400 pieces and whose model 277"):
+        load(make_job, folder)
+
+
+def test_a_tokenizer_without_padding_token_is_refused(make_job: MakeJob, folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(folder)
+    saved = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(saved | {"pad_token": None, "tokenizer_class": "PreTrainedTokenizerFast"})
+    )
+    with pytest.raises(ManifestError, match="whose tokenizer has no padding token"):
         load(make_job, folder)
 
 
@@ -205,7 +223,7 @@ def test_a_limit_beyond_the_models_positions_is_refused(
 
 def test_inputs_that_the_model_does_not_take_are_not_made(make_job: MakeJob, folder: Path) -> None:
     config = DistilBertConfig(
-        vocab_size=300, dim=16, n_layers=2, n_heads=2, hidden_dim=32, max_position_embeddings=64
+        vocab_size=277, dim=16, n_layers=2, n_heads=2, hidden_dim=32, max_position_embeddings=64
     )
     DistilBertModel(config).save_pretrained(folder)
     assert "token_type_ids" not in load(make_job, folder).tokenizer("film")

@@ -1,0 +1,190 @@
+"""What the channel costs: 64 KiB there and back over it, against a bare grpc.aio echo on the same TLS.
+
+Two processes on loopback, blocks of both interleaved, medians. Writes out/bench/exchange.json and
+prints the same. Run as `python -m tests.bench.exchange`.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from splitlearn.channel import Listener, Released, connect
+from splitlearn.channel.loop import LoopThread
+from splitlearn.identity import Identity
+from splitlearn.roles import Kind, Role
+from splitlearn.wire import frames
+from splitlearn.wire.messages import StepTensor
+from tests.federation import make_identity
+
+ROOT = Path(__file__).parent.parent.parent
+RESULT = ROOT / "out" / "bench" / "exchange.json"
+PAYLOAD_BYTES = 64 * 2**10
+BLOCK = 25
+ROUNDS = 24
+WARM_UP_ROUNDS = 4
+WAIT_S = 30.0
+TARGET_MS = 2.0
+
+
+def serve(folder: Path) -> None:
+    """The other process: both echoes, until its stdin is closed."""
+    identity = Identity.load(folder)
+    loop = LoopThread("bare echo")
+    server, port = loop.run(bare_server(identity), timeout_s=WAIT_S)
+    listener = Listener("127.0.0.1:0", identity=identity, expect_roles=frozenset({Role.TRUSTED}))
+    print(port, listener.port, flush=True)
+    channel = listener.accept(timeout_s=WAIT_S)
+    for _ in range((ROUNDS + WARM_UP_ROUNDS) * BLOCK):
+        frame = channel.receive(timeout_s=WAIT_S)
+        channel.send(Released(kind=frame.kind, seq=frame.seq, raw=frame.raw), deadline_s=WAIT_S)
+    sys.stdin.read()
+    channel.close()
+    listener.close()
+    loop.run(server.stop(0), timeout_s=WAIT_S)
+    loop.close()
+
+
+async def bare_server(identity: Identity) -> tuple[grpc.aio.Server, int]:
+    """An echo of messages, with nothing of ours in it."""
+
+    async def echo(requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        while isinstance(message := await context.read(), bytes):
+            await context.write(message)
+
+    server = grpc.aio.server()
+    method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(echo)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("bare", {"Echo": method}),)
+    )
+    credentials = grpc.ssl_server_credentials(
+        [(identity.key_pem, identity.chain_pem)], identity.ca_pem, require_client_auth=True
+    )
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    return server, port
+
+
+class BareClient:
+    """The dialling half of the bare echo."""
+
+    def __init__(self, port: int, *, identity: Identity, name: str) -> None:
+        credentials = grpc.ssl_channel_credentials(
+            identity.ca_pem, identity.key_pem, identity.chain_pem
+        )
+        options = [("grpc.ssl_target_name_override", name)]
+        self.channel = grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options=options)
+        self.call: grpc.aio.StreamStreamCall[bytes, bytes] = self.channel.stream_stream(
+            "/bare/Echo"
+        )()
+
+    async def exchanges(self, payload: bytes) -> list[float]:
+        """Milliseconds of BLOCK exchanges."""
+        took = []
+        for _ in range(BLOCK):
+            began = time.perf_counter()
+            await self.call.write(payload)
+            await self.call.read()
+            took.append(1e3 * (time.perf_counter() - began))
+        return took
+
+    async def close(self) -> None:
+        self.call.cancel()
+        await self.channel.close()
+
+
+async def dial_bare(port: int, *, identity: Identity, name: str) -> BareClient:
+    """Make the client in the loop that will use it."""
+    return BareClient(port, identity=identity, name=name)
+
+
+def measure(port: int, channel_port: int, *, trusted: Identity, compute: Identity) -> None:
+    """Interleave both, write the result."""
+    loop = LoopThread("bare client")
+    name = compute.name.dns
+    bare = loop.run(dial_bare(port, identity=trusted, name=name), timeout_s=WAIT_S)
+    channel = connect(
+        f"127.0.0.1:{channel_port}", identity=trusted, peer=compute.name, deadline_s=WAIT_S
+    )
+    meta = StepTensor(
+        step=0,
+        micro_batch=0,
+        micro_batches=1,
+        phase="train",
+        width=1,
+        packed=True,
+        lengths=(1,),
+        reply_to=0,
+    )
+    payload = bytes(PAYLOAD_BYTES)
+    bare_ms: list[float] = []
+    channel_ms: list[float] = []
+    seq = 0
+    for turn in range(WARM_UP_ROUNDS + ROUNDS):
+        block = loop.run(bare.exchanges(payload), timeout_s=WAIT_S)
+        own = []
+        for _ in range(BLOCK):
+            seq += 1
+            raw = frames.encode(Kind.ACTIVATION, seq=seq, meta=meta, payload=payload)
+            began = time.perf_counter()
+            channel.send(Released(kind=Kind.ACTIVATION, seq=seq, raw=raw), deadline_s=WAIT_S)
+            channel.receive(timeout_s=WAIT_S)
+            own.append(1e3 * (time.perf_counter() - began))
+        if turn >= WARM_UP_ROUNDS:
+            bare_ms += block
+            channel_ms += own
+    loop.run(bare.close(), timeout_s=WAIT_S)
+    loop.close()
+    channel.close(reason="measured")
+    write(bare_ms, channel_ms)
+
+
+def write(bare_ms: list[float], channel_ms: list[float]) -> None:
+    """Medians, their difference and ratio, as JSON."""
+    bare, own = statistics.median(bare_ms), statistics.median(channel_ms)
+    result = {
+        "payload_bytes": PAYLOAD_BYTES,
+        "exchanges": len(channel_ms),
+        "bare_ms": round(bare, 4),
+        "channel_ms": round(own, 4),
+        "overhead_ms": round(own - bare, 4),
+        "ratio": round(own / bare, 3),
+        "bare_p95_ms": round(statistics.quantiles(bare_ms, n=20)[-1], 4),
+        "channel_p95_ms": round(statistics.quantiles(channel_ms, n=20)[-1], 4),
+        "target_overhead_ms": TARGET_MS,
+        "ok": own - bare <= TARGET_MS,
+    }
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
+    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=2))
+
+
+def main() -> None:
+    """Start the other process, measure, end it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--serve", type=Path, help="be the other process, for this folder")
+    serving: Path | None = parser.parse_args().serve
+    if serving is not None:
+        serve(serving)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        trusted = make_identity(Path(scratch), "alpha", Role.TRUSTED)
+        compute = make_identity(Path(scratch), "beta", Role.COMPUTE)
+        command = [sys.executable, "-m", "tests.bench.exchange", "--serve", str(compute.folder)]
+        with subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as other:
+            assert other.stdout is not None
+            port, channel_port = map(int, other.stdout.readline().split())
+            measure(port, channel_port, trusted=trusted, compute=compute)
+
+
+if __name__ == "__main__":
+    main()
