@@ -52,6 +52,7 @@ def compute(
     from parties.console import console, interruptible
     from parties.reach import Reach
     from splitlearn import policy
+    from splitlearn.engine.threads import use_threads
     from splitlearn.errors import ChannelError, PeerError
     from splitlearn.identity import Identity
     from splitlearn.manifest import load_compute
@@ -60,7 +61,7 @@ def compute(
     table = load_compute(settings)
     rules = policy.load(table.policy.file)
     identity = Identity.load(table.identity.folder)
-    _threads(threads)
+    use_threads(threads)
     done = 0
     with (
         interruptible("start it again to go on"),
@@ -137,10 +138,3 @@ def _serve(
     console.print(
         f"run {channel.run!r} of {peer.name.dns} is finished; log: {folder / 'audit'}", markup=False
     )
-
-
-def _threads(count: int) -> None:
-    if count:
-        import torch
-
-        torch.set_num_threads(count)

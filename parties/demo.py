@@ -234,21 +234,20 @@ class _Plain:
 
 def _unsplit(out: Path) -> _Plain:
     """Train and score the whole model on all cores; score the majority class too."""
-    import torch
-
     from parties.console import Display
     from splitlearn.engine.events import StepDone
     from splitlearn.engine.plain import evaluate_plain, train_plain
     from splitlearn.engine.prepare import specs, unsplit
+    from splitlearn.engine.threads import use_threads
     from splitlearn.manifest import load_job
     from splitlearn.tasks import Scorer, majority_score
 
-    torch.set_num_threads(os.cpu_count() or 1)
+    use_threads(os.cpu_count() or 1)
     job = load_job(out / "job.toml")
     data, model = unsplit(job)
-    optimiser, schedule = specs(job, steps=data.steps)
+    optimiser, schedule = specs(job, steps=data.steps.total)
     seconds: list[float] = []
-    with Display("training", total=data.steps) as display:
+    with Display("training", total=data.steps.total) as display:
 
         def observe(event: "Event") -> None:
             if isinstance(event, StepDone):
@@ -257,14 +256,14 @@ def _unsplit(out: Path) -> _Plain:
 
         train_plain(
             model,
-            steps=data.step,
+            steps=data.steps,
             optimiser=optimiser,
             schedule=schedule,
             seed=job.run.seed,
             observe=observe,
         )
         assert data.held_out is not None, "the demo's own job names held-out articles"
-        batches = data.evaluation()
+        batches = data.evaluation
         display.begin("evaluating", total=len(batches))
         scorer = Scorer(data.held_out)
         for outputs in evaluate_plain(model, batches=batches, observe=display):
@@ -324,10 +323,10 @@ def _table(metrics: dict[str, dict[str, float]], *, split: "RunMetrics") -> "Tab
     accuracy, moved, step_s = metrics["accuracy"], metrics["bytes"], metrics["step_s"]
     table.add_row("accuracy", *(f"{accuracy[k]:.3f}" for k in ("split", "unsplit", "majority")))
     table.add_row("seconds a step", f"{step_s['split']:.2f}", f"{step_s['plain']:.2f}", "")
-    for kind in (*_STEP_KINDS, "weights"):
-        if moved[kind]:
-            way = "sent" if split.sent.get(kind) else "received"
-            table.add_row(f"{kind}, {way}", size(moved[kind]), "", "")
+    for way, counts in (("sent", split.sent), ("received", split.received)):
+        for kind in (*_STEP_KINDS, "weights"):
+            if counts.get(kind):
+                table.add_row(f"{kind}, {way}", size(counts[kind]), "", "")
     table.add_row("tensors of all steps", size(moved["steps"]), "", "")
     table.add_row(
         "the same in float32, uncut",

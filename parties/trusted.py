@@ -67,11 +67,11 @@ def train(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
                 f"{manifest.peer.party}; mode features sends none",
                 markup=False,
             )
-        with _at_work(manifest, prepared, what="training", total=prepared.data.steps) as work:
-            work.engine.train(prepared.data.step)
+        with _at_work(manifest, prepared, what="training", total=prepared.data.steps.total) as work:
+            work.engine.train(prepared.data.steps)
             scores = {}
             if manifest.data.evaluate is not None:
-                work.display.begin("evaluating", total=len(prepared.data.evaluation()))
+                work.display.begin("evaluating", total=len(prepared.data.evaluation))
                 scores = _scores(prepared, work.engine)
             trunk = work.engine.finish()
             _keep_trunk(manifest, prepared, trunk)
@@ -103,7 +103,7 @@ def evaluate(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
                 f"{manifest.run.folder} holds no checkpoint; run splitlearn trusted train {job} first"
             )
         prepared = _evaluating(prepare(manifest))
-        total = len(prepared.data.evaluation())
+        total = len(prepared.data.evaluation)
         with _at_work(manifest, prepared, what="evaluating", total=total) as work:
             scores = _scores(prepared, work.engine)
             work.engine.finish()
@@ -142,7 +142,7 @@ def export(
 
     manifest = _load(job, 0)
     prepared = prepare(manifest)
-    run, total = prepared.run, prepared.data.steps
+    run, total = prepared.run, prepared.data.steps.total
     checkpoints = Checkpoints(manifest.run.folder / "checkpoints")
     if total not in checkpoints.held():
         raise ManifestError(
@@ -197,13 +197,11 @@ class _Work:
 
 
 def _load(job: Path, threads: int) -> "Job":
-    import torch
-
+    from splitlearn.engine.threads import use_threads
     from splitlearn.manifest import load_job
 
     manifest = load_job(job)
-    if threads:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     return manifest
 
 
@@ -275,7 +273,7 @@ def _scores(prepared: "Prepared", engine: "TrustedEngine") -> dict[str, float]:
 
     assert prepared.data.held_out is not None
     scorer = Scorer(prepared.data.held_out)
-    for outputs in engine.evaluate(prepared.data.evaluation()):
+    for outputs in engine.evaluate(prepared.data.evaluation):
         scorer.add(outputs)
     return scorer.result()
 
@@ -295,7 +293,7 @@ def _keep_trunk(manifest: "Job", prepared: "Prepared", trunk: "dict[str, Tensor]
 
     if not trunk:
         return
-    path = manifest.run.folder / _TRUNK.format(step=prepared.data.steps)
+    path = manifest.run.folder / _TRUNK.format(step=prepared.data.steps.total)
     try:
         save_file(trunk, path)
     except (OSError, SafetensorError) as error:

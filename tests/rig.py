@@ -192,7 +192,7 @@ class ComputeThread(threading.Thread):
                 self.engine.serve()
             except PeerRestarted:
                 continue
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - told to whoever joins the thread
                 self.error = error
             return
 

@@ -8,7 +8,6 @@ Nothing here talks to a peer. Whatever is wrong with the files is found here, be
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -30,6 +29,7 @@ from splitlearn.split import (
     factor,
     fit_pca,
     freeze,
+    own_memory,
     place,
     reads_padding,
     spec_of,
@@ -37,15 +37,7 @@ from splitlearn.split import (
     trunk_model,
     trunk_state,
 )
-from splitlearn.tasks import (
-    Batch,
-    Encoded,
-    encode,
-    epoch_order,
-    load_model,
-    load_rows,
-    micro_batches,
-)
+from splitlearn.tasks import Batch, Encoded, Steps, batch, encode, load_model, load_rows
 from splitlearn.wire.messages import CodecSpec, Offer, OptimiserSpec, ScheduleSpec
 
 __all__ = ["Data", "Prepared", "check_policy", "data_of", "prepare", "specs", "unsplit"]
@@ -56,58 +48,13 @@ _PUBLIC_BATCH = 32
 
 @dataclass(frozen=True)
 class Data:
-    """A job's examples as micro-batches, step by step. `labels` are the classes' names."""
+    """A job's examples: training as steps of micro-batches, held-out ones in order if it names any."""
 
-    job: Job
     tokenizer: PreTrainedTokenizerBase
     train: Encoded
     held_out: Encoded | None
-    labels: tuple[str, ...]
-
-    @property
-    def steps(self) -> int:
-        """Optimiser steps of the whole run."""
-        schedule = self.job.schedule
-        return schedule.steps or (schedule.epochs or 1) * self._epoch_steps
-
-    def step(self, step: int) -> list[Batch]:
-        """The micro-batches of one optimiser step, the same whenever they are asked for."""
-        schedule, examples = self.job.schedule, self.train.examples
-        epoch, place_ = divmod(step, self._epoch_steps)
-        order = _order(len(examples), self.job.run.seed, epoch)
-        first = place_ * schedule.batch_size
-        return next(
-            micro_batches(
-                examples,
-                order[first : first + schedule.batch_size],
-                batch_size=schedule.batch_size,
-                micro_batches=schedule.micro_batches,
-                pad_id=self._pad_id,
-            )
-        )
-
-    def evaluation(self) -> list[Batch]:
-        """All held-out examples in order. ManifestError if the job names none."""
-        if self.held_out is None:
-            raise self.job.fault("data.evaluate", "is missing; name a file to evaluate on")
-        examples = self.held_out.examples
-        steps = micro_batches(
-            examples,
-            range(len(examples)),
-            batch_size=self.job.schedule.batch_size,
-            micro_batches=1,
-            pad_id=self._pad_id,
-        )
-        return [batch for step in steps for batch in step]
-
-    @property
-    def _epoch_steps(self) -> int:
-        return -(-len(self.train.examples) // self.job.schedule.batch_size)
-
-    @property
-    def _pad_id(self) -> int:
-        pad_id = self.tokenizer.pad_token_id
-        return pad_id if isinstance(pad_id, int) else 0
+    steps: Steps
+    evaluation: tuple[Batch, ...]
 
 
 @dataclass(frozen=True)
@@ -134,7 +81,7 @@ def prepare(job: Job) -> Prepared:
     width = model.config.hidden_size
     local, trunk = split(model, cut=cut)
     groups: dict[str, dict[str, Tensor]] = {g: trunk_state(trunk, group=g) for g in GROUPS}
-    optimiser, schedule = specs(job, steps=data.steps)
+    optimiser, schedule = specs(job, steps=data.steps.total)
     offer = Offer(
         run=job.run.name,
         job=job.digest(),
@@ -176,6 +123,7 @@ def unsplit(job: Job) -> tuple[Data, PreTrainedModel]:
     cut = _cut(job, model)
     whole = Cut(cut.first, cut.last)
     freeze(model, cut=whole, mode=job.cut.mode, train_bottom=job.cut.train_bottom)
+    own_memory(model)  # as a split model's weights lie, so that the bits are the same
     return data, model
 
 
@@ -218,25 +166,25 @@ def data_of(job: Job) -> tuple[Data, PreTrainedModel]:
     """The job's examples and its model, whole, as loaded."""
     rows = load_rows(job, part="train")
     loaded = load_model(job, found=rows.labels)
-    train = encode(rows, job=job, part="train", tokenizer=loaded.tokenizer, labels=loaded.labels)
-    held_out = None
+    tokenizer = loaded.tokenizer
+    train = encode(rows, job=job, part="train", tokenizer=tokenizer, labels=loaded.labels)
+    pad = tokenizer.pad_token_id
+    pad_id = pad if isinstance(pad, int) else 0
+    held_out, evaluation = None, list[Batch]()
     if job.data.evaluate is not None:
-        held_out = encode(
-            load_rows(job, part="evaluate"),
-            job=job,
-            part="evaluate",
-            tokenizer=loaded.tokenizer,
-            labels=loaded.labels,
-        )
+        rows = load_rows(job, part="evaluate")
+        held_out = encode(rows, job=job, part="evaluate", tokenizer=tokenizer, labels=loaded.labels)
+        for first in range(0, len(held_out.examples), job.schedule.batch_size):
+            examples = held_out.examples[first : first + job.schedule.batch_size]
+            evaluation.append(batch(examples, pad_id=pad_id))
     data = Data(
-        job=job, tokenizer=loaded.tokenizer, train=train, held_out=held_out, labels=loaded.labels
+        tokenizer=tokenizer,
+        train=train,
+        held_out=held_out,
+        steps=Steps(train.examples, job=job, pad_id=pad_id),
+        evaluation=tuple(evaluation),
     )
     return data, loaded.model
-
-
-@lru_cache(maxsize=2)
-def _order(count: int, seed: int, epoch: int) -> tuple[int, ...]:
-    return epoch_order(count, seed=seed, epoch=epoch)
 
 
 def _cut(job: Job, model: PreTrainedModel) -> Cut:

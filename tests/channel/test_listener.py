@@ -499,15 +499,20 @@ def test_a_dialler_that_ignores_our_bye_is_hung_up_on(
     closing[0].join()
 
 
-def test_an_unforeseen_failure_reaches_the_engine_as_a_channel_error(
+def test_an_unforeseen_failure_ends_the_conversation_and_the_link(
     listener: Listener, trusted: Identity, compute: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def explode(*_: object) -> None:
         raise KeyError("nobody foresaw this")
 
     monkeypatch.setattr("splitlearn.channel.link.Link._read_frames", explode)
-    answer = answer_to(listener, trusted, compute, hello(trusted, compute))
-    assert isinstance(answer, handshake.Signed)
+
+    async def talk(frames: Connection) -> bytes | None:
+        await frames.write(hello(trusted, compute))
+        handshake_by_hand(await frames.read() or b"")
+        return await frames.read()
+
+    assert speak(listener, trusted, compute, talk) is None
     # Ended before anybody accepted it, so nobody is handed a broken conversation.
     with pytest.raises(ChannelError, match="nobody to speak with"):
         listener.accept(timeout_s=0.2)

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from splitlearn.audit.records import Payload, decode
 from splitlearn.audit.log import read_lines
+from splitlearn.audit.records import Payload, decode
 from splitlearn.channel import Listener, connect, pair
 from splitlearn.engine.plain import evaluate_plain, train_plain
 from splitlearn.roles import Role
+from splitlearn.split.blueprint import build_trunk
 from splitlearn.split.cut import Bottleneck, Cut
 from splitlearn.split.freeze import Mode, freeze
 from splitlearn.split.merge import merged
-from splitlearn.split.blueprint import build_trunk
 from splitlearn.split.weights import GROUPS, load_weights, trunk_groups
 from splitlearn.tasks.batches import Batch
 from tests.federation import make_identity
