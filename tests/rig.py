@@ -148,12 +148,13 @@ def trusted_engine(
     channel: Channel,
     *,
     observe: Callable[[Event], None] = lambda _: None,
+    checkpoints: Path | None = None,
 ) -> TrustedEngine:
     return TrustedEngine(
         run,
         channel=channel,
         open_gate=lambda session: party.gate(run.offer, session),
-        checkpoints=Checkpoints(party.folder / "checkpoints"),
+        checkpoints=Checkpoints(checkpoints or party.folder / "checkpoints"),
         observe=observe,
     )
 

@@ -35,7 +35,7 @@ _PROBE_S = 2.0
 # How often a dialler looks whether its certificate was renewed on disk.
 _RENEWAL_LOOK_S = 60.0
 
-_REFUSED_IDENTITY = frozenset({"identity", "name", "role"})
+_REFUSED_IDENTITY = frozenset({"identity", "name"})
 
 
 def connect(

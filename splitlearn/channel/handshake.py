@@ -61,7 +61,7 @@ Window = Annotated[int, msgspec.Meta(ge=1, le=256)]
 Token = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 
 # Why a HELLO was refused. "busy" alone may pass by itself.
-Code = Literal["protocol", "identity", "name", "role", "run", "closed", "busy"]
+Code = Literal["protocol", "identity", "name", "run", "closed", "busy"]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -224,11 +224,11 @@ class Mailbox:
                 self._freed += 1
             self._room.notify_all()
 
-    def restart(self, *, tell: bool = True) -> None:
-        """The peer is a new process: forget both directions; `tell` the engine with PeerRestarted."""
+    def restart(self) -> None:
+        """The peer is a new process: forget both directions and tell the engine with PeerRestarted."""
         with self._lock:
             self._clear()
-            self._restarts += tell
+            self._restarts += 1
             self._room.notify_all()
             self._news.notify_all()
 

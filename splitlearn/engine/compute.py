@@ -135,7 +135,7 @@ class ComputeEngine:
     def _agree(self, talk: Talk, offer: Offer) -> _Loaded:
         """From the offer to READY."""
         place = self._place_of(offer)
-        loaded = _build(offer, Checkpoints(place.checkpoints))
+        loaded = _build(offer, Checkpoints(place.checkpoints, owner=_owner(offer)))
         needs = _fill(loaded, place)
         talk.say(Kind.ACCEPT, Accept(loaded.checkpoints.held(), needs))
         step = _take_weights(talk, loaded, place, needs)
@@ -185,6 +185,11 @@ class ComputeEngine:
                 talk.say(Kind.WEIGHTS, Shard(i, len(cut)), parts=parts)
         talk.say(Kind.CLOSED, Empty())
         self._observe(Finished(talk.session.next_step))
+
+
+def _owner(offer: Offer) -> str:
+    """What a run's checkpoints are known by: another job or model of the same name has others."""
+    return ".".join((offer.job, offer.layers, offer.bottlenecks))
 
 
 def _build(offer: Offer, checkpoints: Checkpoints) -> _Loaded:

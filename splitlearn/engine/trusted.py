@@ -39,6 +39,7 @@ from splitlearn.engine.plain import logits_of
 from splitlearn.engine.seeds import seeded
 from splitlearn.engine.talk import Talk
 from splitlearn.engine.weights import Inlet, shards
+from splitlearn.errors import SessionError
 from splitlearn.gate import Gate, Private
 from splitlearn.pipeline import Op, fill_drain
 from splitlearn.roles import Kind, Role
@@ -185,7 +186,7 @@ class TrustedEngine:
         talk.say(Kind.OFFER, offer)
         accept = talk.hear(Kind.ACCEPT).meta
         assert isinstance(accept, Accept)
-        step = max((set(mine) & set(accept.held)) | {0})
+        step = self._common(mine, theirs=accept.held)
         if accept.needs:
             self._send_weights(accept.needs)
         talk.say(Kind.RESUME, Resume(step))
@@ -196,6 +197,19 @@ class TrustedEngine:
         self.losses = _floats(extra.get("losses"))
         talk.hear(Kind.READY)
         self._observe(Began(step, self._channel.peer))
+
+    def _common(self, mine: Sequence[int], *, theirs: Sequence[int]) -> int:
+        """The newest step that both hold. A run that trains may always begin anew at 0."""
+        common = set(mine) & set(theirs)
+        if self.run.offer.purpose == "train":
+            common |= {0} & set(mine)
+        if not common:
+            raise SessionError(
+                f"{self._channel.peer} holds no checkpoint of this run that we hold too (ours are "
+                f"{tuple(mine)}, theirs {tuple(theirs)}); it lost them, or the run is another one: "
+                "begin anew with another run.folder"
+            )
+        return max(common)
 
     def _send_weights(self, needs: Iterable[str]) -> None:
         state = {name: t for group in needs for name, t in self.run.groups[group].items()}

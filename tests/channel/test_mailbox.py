@@ -222,14 +222,6 @@ def test_a_restart_wakes_everybody_who_waits() -> None:
         box.take(timeout_s=NOW_S)
 
 
-def test_a_restart_that_nobody_shall_know_of_only_clears() -> None:
-    box = make()
-    put(box, 0)
-    box.restart(tell=False)
-    put(box, 1)
-    assert written(box) == [1]
-
-
 def test_after_a_good_end_what_came_can_be_taken_and_nothing_put() -> None:
     box = make()
     deliver(box, 1)

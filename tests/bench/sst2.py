@@ -1,0 +1,293 @@
+"""Accuracy and bytes on SST-2: a split run with low-rank cuts against the unsplit run.
+
+Two real processes through `splitlearn trusted train` and `splitlearn compute`, with a proxy between
+them that counts every byte of TCP payload, TLS and handshakes included. MiniLM, bottom [0, 2), trunk
+[2, 5), top [5, 6), int8 and zstd at the lower cut, rank 8 in fp16 at the upper one, by the PCA
+bottleneck and by SFT; the bottom frozen, and training. Full dev set, several seeds, means.
+
+Data: a folder with SST-2's train.tsv.gz and dev.tsv.gz, and a public text file in another domain for
+the PCA basis. Writes out/bench/sst2.json after every run, and goes on from there when started again.
+Run as `python -m tests.bench.sst2 --data DIR --public FILE`; needs the `demo` extra; about half an
+hour on two cores.
+"""
+
+import argparse
+import csv
+import gzip
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from splitlearn.engine.plain import evaluate_plain, train_plain
+from splitlearn.engine.prepare import specs, unsplit
+from splitlearn.manifest import load_job
+from splitlearn.roles import Role
+from splitlearn.tasks import Scorer
+from tests.bench.codecs import folder_of
+from tests.federation import make_identity
+from tests.link import LinkProxy
+from tests.rig import POLICIES
+
+ROOT = Path(__file__).parent.parent.parent
+RESULT = ROOT / "out" / "bench" / "sst2.json"
+SHARED = ROOT.parent / "shared" / "data"
+SEEDS = (1, 2, 3)
+SENTENCES, EPOCHS = 2000, 2
+# Of the same rows in float32: width, times bytes, times both cuts in both directions.
+UNCUT_BYTES_A_ROW = 384 * 4 * 4
+TARGET_POINTS, TARGET_RATIO = 1.0, 14.0
+
+JOB = """
+[run]
+name = "sst2"
+folder = "run"
+seed = {seed}
+deadline_s = 120
+[identity]
+folder = "clinic-trusted"
+[peer]
+party = "gpuhost"
+dial = "{address}"
+[model]
+path = "{model}"
+task = "sequence-classification"
+labels = ["0", "1"]
+[data]
+train = "train.jsonl"
+text = "text"
+label = "label"
+max_length = 66
+{evaluate}
+[cut]
+bottom = 2
+top = -1
+mode = "full"
+train_bottom = {train_bottom}
+{upper}
+[codec]
+activation = "int8+zstd"
+output = "fp16"
+gradient = "fp16"
+input_gradient = "int8+zstd"
+[optimiser]
+learning_rate = 1e-4
+[schedule]
+epochs = {epochs}
+batch_size = 32
+micro_batches = 2
+warmup_steps = 6
+[checkpoint]
+every_steps = 1000
+[policy]
+file = "policy.toml"
+"""
+UPPER = {
+    "pca": '[cut.upper]\nmethod = "pca"\nrank = 8\npublic_text = "public.txt"',
+    "sft": '[cut.upper]\nmethod = "sft"\nrank = 8',
+    "unsplit": "",
+}
+EVALUATE = 'evaluate = "evaluate.jsonl"'
+COMPUTE = """
+[run]
+folder = "compute"
+deadline_s = 120
+[identity]
+folder = "gpuhost-compute"
+[peer]
+party = "clinic"
+listen = "127.0.0.1:{port}"
+[model]
+path = "{model}"
+[policy]
+file = "compute-policy.toml"
+"""
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=SHARED / "sst2")
+    parser.add_argument("--public", type=Path, default=SHARED / "ntrex128" / "en.txt.gz")
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    arguments = parser.parse_args()
+    done: dict[str, dict[str, float]] = (
+        json.loads(RESULT.read_text())["runs"] if RESULT.exists() else {}
+    )
+    for seed in arguments.seeds:
+        for train_bottom in (False, True):
+            for method in ("unsplit", "pca", "sft"):
+                name = f"{method} {'bottom trains' if train_bottom else 'bottom frozen'} {seed}"
+                if name in done:
+                    continue
+                with tempfile.TemporaryDirectory() as folder:
+                    place = Path(folder)
+                    write_data(place, seed=seed, data=arguments.data, public=arguments.public)
+                    run = plain if method == "unsplit" else split
+                    done[name] = run(place, method=method, train_bottom=train_bottom, seed=seed)
+                print(name, json.dumps(done[name]), flush=True)
+                report(done)
+    print(json.dumps(report(done)["summary"], indent=2))
+
+
+def write_data(place: Path, *, seed: int, data: Path, public: Path) -> None:
+    """A seed's training sentences, the dev set, and the public lines."""
+    with gzip.open(data / "train.tsv.gz", "rt", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    random.Random(seed).shuffle(rows)
+    with gzip.open(data / "dev.tsv.gz", "rt", encoding="utf-8") as file:
+        dev = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    for name, some in (("train", rows[:SENTENCES]), ("evaluate", dev)):
+        lines = [json.dumps({"text": row["sentence"], "label": row["label"]}) for row in some]
+        (place / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    with gzip.open(public, "rt", encoding="utf-8") as file:
+        (place / "public.txt").write_text(file.read().lower())
+    (place / "policy.toml").write_text((POLICIES / "demo.toml").read_text())
+    (place / "compute-policy.toml").write_text((POLICIES / "compute.toml").read_text())
+
+
+def job(
+    place: Path, *, method: str, train_bottom: bool, seed: int, address: str, evaluate: bool
+) -> Path:
+    path = place / "job.toml"
+    path.write_text(
+        JOB.format(
+            seed=seed,
+            address=address,
+            model=folder_of(),
+            evaluate=EVALUATE if evaluate else "",
+            train_bottom=str(train_bottom).lower(),
+            upper=UPPER[method],
+            epochs=EPOCHS,
+        )
+    )
+    return path
+
+
+def plain(place: Path, *, method: str, train_bottom: bool, seed: int) -> dict[str, float]:
+    """The unsplit run on all cores."""
+    path = job(
+        place,
+        method=method,
+        train_bottom=train_bottom,
+        seed=seed,
+        address="127.0.0.1:1",
+        evaluate=True,
+    )
+    manifest = load_job(path)
+    torch.set_num_threads(os.cpu_count() or 1)
+    data, model = unsplit(manifest)
+    optimiser, schedule = specs(manifest, steps=data.steps.total)
+    train_plain(
+        model,
+        steps=data.steps,
+        optimiser=optimiser,
+        schedule=schedule,
+        seed=seed,
+        observe=lambda _: None,
+    )
+    assert data.held_out is not None
+    scorer = Scorer(data.held_out)
+    for outputs in evaluate_plain(model, batches=data.evaluation, observe=lambda _: None):
+        scorer.add(outputs)
+    return {"accuracy": scorer.result()["accuracy"]}
+
+
+def split(place: Path, *, method: str, train_bottom: bool, seed: int) -> dict[str, float]:
+    """Training with the tap's count of its bytes; then the evaluation, which is not counted."""
+    for party, role in (("clinic", Role.TRUSTED), ("gpuhost", Role.COMPUTE)):
+        make_identity(place, party, role)
+    with LinkProxy(("127.0.0.1", 1)) as proxy:
+        port = free_port()
+        proxy.retarget(("127.0.0.1", port))
+        (place / "compute.toml").write_text(COMPUTE.format(port=port, model=folder_of()))
+        settings = {"method": method, "train_bottom": train_bottom, "seed": seed}
+        path = job(place, **settings, address=proxy.address, evaluate=False)
+        with subprocess.Popen(
+            [sys.executable, "-m", "parties.cli", "compute", "compute.toml", "--runs", "2"],
+            cwd=place,
+            env=ENVIRONMENT | {"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as compute:
+            try:
+                trusted(place, "train")
+                wire = proxy.up.carried + proxy.down.carried
+                metrics = json.loads((place / "run" / "metrics.json").read_text())
+                job(place, **settings, address=proxy.address, evaluate=True)
+                scores = json.loads(trusted(place, "evaluate"))
+                compute.wait(timeout=60)
+            finally:
+                compute.kill()
+    assert path.exists()
+    rows = metrics["rows"]["train"]
+    weights = metrics["sent"].get("weights", 0) + metrics["received"].get("weights", 0)
+    return {
+        "accuracy": scores["accuracy"],
+        "rows": rows,
+        "wire_bytes": wire,
+        "weight_bytes": weights,
+        "uncut_bytes": UNCUT_BYTES_A_ROW * rows,
+        "ratio": UNCUT_BYTES_A_ROW * rows / (wire - weights),
+        "ratio_with_weights": UNCUT_BYTES_A_ROW * rows / wire,
+    }
+
+
+def trusted(place: Path, command: str) -> str:
+    """One command of the trusted party; its standard output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "parties.cli", "trusted", command, "job.toml"],
+        cwd=place,
+        env=ENVIRONMENT | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"trusted {command} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def report(done: dict[str, dict[str, float]]) -> dict[str, object]:
+    """Write and return all runs and their means."""
+    summary: dict[str, dict[str, float]] = {}
+    for bottom in ("bottom frozen", "bottom trains"):
+        for method in ("unsplit", "pca", "sft"):
+            runs = [run for name, run in done.items() if name.startswith(f"{method} {bottom}")]
+            if not runs:
+                continue
+            means = {key: statistics.mean(run[key] for run in runs) for key in runs[0]}
+            whole = summary.get(f"unsplit {bottom}")
+            if whole is not None:
+                means["points_below_unsplit"] = 100 * (whole["accuracy"] - means["accuracy"])
+            summary[f"{method} {bottom}"] = {"runs": len(runs), **means}
+    result = {
+        "sentences": SENTENCES,
+        "epochs": EPOCHS,
+        "target_points": TARGET_POINTS,
+        "target_ratio": TARGET_RATIO,
+        "summary": summary,
+        "runs": done,
+    }
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
+    RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    return result
+
+
+if __name__ == "__main__":
+    main()
