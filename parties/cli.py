@@ -37,24 +37,19 @@ app.command("compute")(compute.compute)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 
-# The shell's own code for a process ended by Ctrl-C.
-INTERRUPTED = 130
-
 
 def main() -> None:
-    """Run the command line; a user's mistake ends in one line and an exit code, never in a trace."""
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    """Run the command line; a user's mistake ends in one line and an exit code, never in a trace.
+
+    Ctrl-C ends a command with 130, by typer or by the command's own last word.
+    """
+    console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
     try:
         app(standalone_mode=True)
     except SplitLearnError as error:
         console.print("error:", style="bold red", end=" ")
-        console.print(str(error), markup=False)
+        console.print(" ".join(str(error).split()), markup=False)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        console.print(
-            "interrupted; the same command goes on from the newest checkpoint", markup=False
-        )
-        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,10 @@
 """The compute party: hosts the trunk, waits for work, never sees text, labels, bottom or top."""
 
+import importlib
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,7 +56,6 @@ def compute(
     from parties.console import console, interruptible
     from parties.reach import Reach
     from splitlearn import policy
-    from splitlearn.engine.threads import use_threads
     from splitlearn.errors import ChannelError, PeerError
     from splitlearn.identity import Identity
     from splitlearn.manifest import load_compute
@@ -61,10 +64,11 @@ def compute(
     table = load_compute(settings)
     rules = policy.load(table.policy.file)
     identity = Identity.load(table.identity.folder)
-    use_threads(threads)
+    _check_folder(table.run.folder)
     done = 0
     with (
         interruptible("start it again to go on"),
+        _warmed_up(threads),
         Reach(identity, peer=table.peer, role=Role.TRUSTED) as reach,
     ):
         while not runs or done < runs:
@@ -138,3 +142,28 @@ def _serve(
     console.print(
         f"run {channel.run!r} of {peer.name.dns} is finished; log: {folder / 'audit'}", markup=False
     )
+
+
+@contextmanager
+def _warmed_up(threads: int) -> Iterator[None]:
+    """Import what a run needs, which takes seconds, before a peer has to wait for it."""
+    from splitlearn.engine.threads import use_threads
+
+    use_threads(threads)
+    importlib.import_module("splitlearn.engine.compute")
+    yield
+
+
+def _check_folder(folder: Path) -> None:
+    """Find out before a peer comes whether logs can be written. Raises AuditError."""
+    from splitlearn.errors import AuditError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(0, "no permission")
+    except OSError as error:
+        raise AuditError(
+            f"run folder {folder} cannot be written ({error.strerror}); nothing is sent or taken "
+            "without a record: choose another run.folder"
+        ) from None

@@ -33,7 +33,7 @@ __all__ = ["INTERRUPTED", "Display", "console", "interruptible", "size"]
 # The shell's own code for a process ended by Ctrl-C.
 INTERRUPTED = 130
 
-console = Console(stderr=True, highlight=False, soft_wrap=True)
+console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 @contextmanager

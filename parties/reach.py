@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,10 @@ _TRY_S = 20.0
 
 
 class Reach:
-    """Finds one peer, again and again where that is asked for; one process is one incarnation."""
+    """Finds one peer, again and again where that is asked for; one process is one incarnation.
+
+    While it is open the certificate and the deny-list on disk are kept fresh, and used from there.
+    """
 
     def __init__(self, identity: "Identity", *, peer: "PeerTable", role: Role) -> None:
         from splitlearn.identity import PartyName
@@ -32,21 +35,25 @@ class Reach:
         self._identity, self._peer = identity, peer
         self._incarnation = secrets.token_hex(16)
         self._listener: Listener | None = None
+        self._open = ExitStack()
 
     def __enter__(self) -> "Reach":
+        from splitlearn.identity import kept_fresh
+
+        self._open.enter_context(kept_fresh(self._identity, report=_say))
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._listener is not None:
             self._listener.close()
+        self._open.close()
 
     def find(self, *, run: str, deadline_s: float) -> "Conversation":
         """A channel to the peer. ChannelError if it could not be had within `deadline_s`."""
-        from parties.console import console
         from splitlearn.channel import Listener, connect
-        from splitlearn.identity.renewal import renew_if_due
+        from splitlearn.identity import renew_if_due
 
-        identity = renew_if_due(self._identity, now=datetime.now(UTC))
+        identity = self._identity = renew_if_due(self._identity, now=datetime.now(UTC))
         if self._peer.dial is not None:
             return connect(
                 str(self._peer.dial),
@@ -66,9 +73,9 @@ class Reach:
                 peer=self.name,
                 run=run,
                 incarnation=self._incarnation,
-                report=lambda sentence: console.print(sentence, markup=False),
+                report=_say,
             )
-            console.print(f"listening on port {self._listener.port}", markup=False)
+            _say(f"listening on port {self._listener.port}")
         return self._listener.accept(timeout_s=deadline_s)
 
     def find_patiently(self, *, run: str) -> "Conversation":
@@ -93,7 +100,7 @@ def farewell(channel: "Conversation") -> Iterator[None]:
         channel.close(reason=str(error))
         raise
     except SplitLearnError as error:
-        channel.close(reason=f"the run was stopped here by a {type(error).__name__}")
+        channel.close(reason=f"the run was stopped here: {type(error).__name__}")
         raise
     except KeyboardInterrupt:
         channel.close(reason="the run was interrupted here; it goes on when it is started again")
@@ -102,3 +109,9 @@ def farewell(channel: "Conversation") -> Iterator[None]:
         channel.close(reason="the run failed here")
         raise
     channel.close()
+
+
+def _say(sentence: str) -> None:
+    from parties.console import console
+
+    console.print(sentence, markup=False)

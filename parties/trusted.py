@@ -55,10 +55,11 @@ def train(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
     checkpoint: the same command goes on from there, with the same numbers.
     """
     from parties.console import console, interruptible, size
-    from splitlearn.engine.prepare import prepare
 
     with interruptible("the same command goes on from the newest checkpoint"):
         manifest = _load(job, threads)
+        from splitlearn.engine.prepare import prepare
+
         console.print("reading data and model", markup=False)
         prepared = prepare(manifest)
         if manifest.cut.mode == "full":
@@ -93,11 +94,12 @@ def evaluate(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
     Uses the newest checkpoint that both parties hold. Prints JSON.
     """
     from parties.console import interruptible
-    from splitlearn.engine.checkpoints import Checkpoints
-    from splitlearn.engine.prepare import prepare
 
     with interruptible("nothing was changed"):
         manifest = _load(job, threads)
+        from splitlearn.engine.checkpoints import Checkpoints
+        from splitlearn.engine.prepare import prepare
+
         if not Checkpoints(manifest.run.folder / "checkpoints").held():
             raise ManifestError(
                 f"{manifest.run.folder} holds no checkpoint; run splitlearn trusted train {job} first"
@@ -124,6 +126,7 @@ def export(
     Without a low-rank cut the folder is a plain transformers folder. With one it is loaded with
     splitlearn.load_merged("model"). Either gives the logits of the split model to the bit.
     """
+    manifest = _load(job, 0)
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -140,7 +143,6 @@ def export(
         trunk_groups,
     )
 
-    manifest = _load(job, 0)
     prepared = prepare(manifest)
     run, total = prepared.run, prepared.data.steps.total
     checkpoints = Checkpoints(manifest.run.folder / "checkpoints")
@@ -197,10 +199,12 @@ class _Work:
 
 
 def _load(job: Path, threads: int) -> "Job":
-    from splitlearn.engine.threads import use_threads
+    """The job, read before torch and its kin are imported: a typo is told at once."""
     from splitlearn.manifest import load_job
 
     manifest = load_job(job)
+    from splitlearn.engine.threads import use_threads
+
     use_threads(threads)
     return manifest
 

@@ -2,3 +2,6 @@
 
 Import the file that is needed: a compute party loads nothing that reads data.
 """
+
+# Nothing is offered here: importing one file must not load the others.
+__all__ = ()

@@ -27,19 +27,16 @@ _WEIGHTS, _OPTIMISER, _STATE = "weights.safetensors", "optimiser.safetensors", "
 
 
 class Checkpoints:
-    """The checkpoints of one run below `folder`.
+    """The checkpoints of one run below `folder`."""
 
-    owner: what the run is known by, where another run may have left its checkpoints in the folder;
-    those are not held, and go when this run trains past them.
-    """
-
-    def __init__(self, folder: Path, *, owner: str = "") -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._owner = owner
 
     def held(self) -> tuple[int, ...]:
         """The steps held, ascending."""
-        return tuple(step for step in self._steps() if not self._owner or self._is_ours(step))
+        if not self.folder.is_dir():
+            return ()
+        return tuple(sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit()))
 
     def save(
         self, step: int, *, model: nn.Module, stepper: Stepper, extra: Mapping[str, object]
@@ -56,9 +53,7 @@ class Checkpoints:
             save_file(_trained(model), part / _WEIGHTS)
             tensors, state = _optimiser_state(stepper)
             save_file(tensors, part / _OPTIMISER)
-            (part / _STATE).write_text(
-                json.dumps({**state, "step": step, "owner": self._owner, "extra": dict(extra)})
-            )
+            (part / _STATE).write_text(json.dumps({**state, "step": step, "extra": dict(extra)}))
             for path in (*part.iterdir(), part):
                 _sync(path)
             shutil.rmtree(self.folder / str(step), ignore_errors=True)
@@ -100,21 +95,9 @@ class Checkpoints:
 
     def drop_after(self, step: int) -> None:
         """Remove the checkpoints newer than `step`: the run goes on from there."""
-        for newer in self._steps():
+        for newer in self.held():
             if newer > step:
                 shutil.rmtree(self.folder / str(newer))
-
-    def _steps(self) -> tuple[int, ...]:
-        if not self.folder.is_dir():
-            return ()
-        return tuple(sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit()))
-
-    def _is_ours(self, step: int) -> bool:
-        try:
-            state = json.loads((self.folder / str(step) / _STATE).read_text())
-        except (OSError, ValueError):
-            return False
-        return isinstance(state, dict) and state.get("owner") == self._owner
 
 
 def _trained(model: nn.Module) -> dict[str, Tensor]:

@@ -135,7 +135,7 @@ class ComputeEngine:
     def _agree(self, talk: Talk, offer: Offer) -> _Loaded:
         """From the offer to READY."""
         place = self._place_of(offer)
-        loaded = _build(offer, Checkpoints(place.checkpoints, owner=_owner(offer)))
+        loaded = _build(offer, Checkpoints(place.checkpoints))
         needs = _fill(loaded, place)
         talk.say(Kind.ACCEPT, Accept(loaded.checkpoints.held(), needs))
         step = _take_weights(talk, loaded, place, needs)
@@ -185,11 +185,6 @@ class ComputeEngine:
                 talk.say(Kind.WEIGHTS, Shard(i, len(cut)), parts=parts)
         talk.say(Kind.CLOSED, Empty())
         self._observe(Finished(talk.session.next_step))
-
-
-def _owner(offer: Offer) -> str:
-    """What a run's checkpoints are known by: another job or model of the same name has others."""
-    return ".".join((offer.job, offer.layers, offer.bottlenecks))
 
 
 def _build(offer: Offer, checkpoints: Checkpoints) -> _Loaded:
@@ -258,20 +253,25 @@ def _take_weights(talk: Talk, loaded: _Loaded, place: RunPlace, needs: Sequence[
 
 
 def _go_to(loaded: _Loaded, step: int) -> None:
-    """Put trunk and optimiser into the state after `step` steps."""
+    """Put trunk and optimiser into the state after `step` steps.
+
+    Step 0 is the offered weights as they are, never a checkpoint: another run of the same name may
+    have left its own here.
+    """
+    offer, checkpoints = loaded.offer, loaded.checkpoints
     loaded.stepper = build_stepper(
-        loaded.trunk.parameters(), optimiser=loaded.offer.optimiser, schedule=loaded.offer.schedule
+        loaded.trunk.parameters(), optimiser=offer.optimiser, schedule=offer.schedule
     )
-    if loaded.offer.purpose == "train":
-        loaded.checkpoints.drop_after(step)
-    if step in loaded.checkpoints.held():
-        loaded.checkpoints.load(step, model=loaded.trunk, stepper=loaded.stepper)
-    elif step == 0:
-        loaded.checkpoints.save(0, model=loaded.trunk, stepper=loaded.stepper, extra={})
-    else:
+    if step and step not in checkpoints.held():
         raise SessionError(
-            f"the trusted party resumes at step {step}; we hold {loaded.checkpoints.held() or 'none'}"
+            f"the trusted party resumes at step {step}; we hold {checkpoints.held() or 'none'}"
         )
+    if step:
+        checkpoints.load(step, model=loaded.trunk, stepper=loaded.stepper)
+    if offer.purpose == "train":
+        checkpoints.drop_after(step)
+        if not step:
+            checkpoints.save(0, model=loaded.trunk, stepper=loaded.stepper, extra={})
 
 
 def _step_of(frame: Frame) -> StepTensor:

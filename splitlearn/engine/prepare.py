@@ -260,8 +260,10 @@ def _claim(job: Job) -> str:
                 )
             return claim.salt
         claim = _Claim(salt=secrets.token_hex(32), job=mine[0], inputs=mine[1])
-        path.touch(mode=0o600)
-        path.write_bytes(msgspec.json.encode(claim))
+        part = path.with_suffix(".part")
+        part.touch(mode=0o600)
+        part.write_bytes(msgspec.json.encode(claim))
+        part.rename(path)
     except (OSError, msgspec.MsgspecError) as error:
         raise AuditError(f"run folder {job.run.folder} cannot be used: {error}") from error
     return claim.salt

@@ -4,10 +4,12 @@ OpenSSL's errors are codes and alerts; here they become one sentence that names 
 own TLS lives in the channel room; what it does not tell, `diagnose` finds out with this.
 """
 
+import errno
 import socket
 import ssl
 import time
 from pathlib import Path
+from typing import Any
 
 from splitlearn.errors import ChannelError, IdentityError, ManifestError, SplitLearnError
 
@@ -28,6 +30,7 @@ def client_context(
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.sslsocket_class = _Socket
     if ca_pem is None:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -44,6 +47,7 @@ def server_context(*, ca_pem: bytes, folder: Path) -> ssl.SSLContext:
     """A registrar's TLS 1.3 context. A client may show a certificate; if it does, `ca_pem` signed it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.sslsocket_class = _Socket
     context.load_verify_locations(cadata=ca_pem.decode("ascii"))
     context.verify_mode = ssl.CERT_OPTIONAL
     _present(context, folder=folder)
@@ -119,6 +123,21 @@ def explain(error: Exception, *, whom: str, address: str) -> SplitLearnError:
         return ChannelError(f"{who} closed the connection")
     told = error.strerror if isinstance(error, OSError) else None
     return ChannelError(f"{who} cannot be reached: {told or type(error).__name__}")
+
+
+class _Socket(ssl.SSLSocket):
+    """A TLS socket that is closed where the other side is gone before the handshake.
+
+    Python's own would be left open then, until it is collected.
+    """
+
+    def getpeername(self) -> Any:
+        """Address of the other side; asked for first when a connection is wrapped."""
+        try:
+            return super().getpeername()
+        except OSError:
+            self.close()
+            raise ConnectionResetError(errno.ECONNRESET, "gone before the handshake") from None
 
 
 # X509_V_FLAG_NO_CHECK_TIME of OpenSSL; Python's ssl has no name for it.

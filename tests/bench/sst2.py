@@ -30,16 +30,17 @@ from splitlearn.engine.prepare import specs, unsplit
 from splitlearn.manifest import load_job
 from splitlearn.roles import Role
 from splitlearn.tasks import Scorer
-from tests.bench.codecs import folder_of
 from tests.federation import make_identity
 from tests.link import LinkProxy
 from tests.rig import POLICIES
+from tests.tiny import real_model_folder
 
 ROOT = Path(__file__).parent.parent.parent
 RESULT = ROOT / "out" / "bench" / "sst2.json"
 SHARED = ROOT.parent / "shared" / "data"
 SEEDS = (1, 2, 3)
 SENTENCES, EPOCHS = 2000, 2
+PUBLIC_LINES = 512
 # Of the same rows in float32: width, times bytes, times both cuts in both directions.
 UNCUT_BYTES_A_ROW = 384 * 4 * 4
 TARGET_POINTS, TARGET_RATIO = 1.0, 14.0
@@ -115,6 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=SHARED / "sst2")
     parser.add_argument("--public", type=Path, default=SHARED / "ntrex128" / "en.txt.gz")
+    parser.add_argument("--sentences", type=int, default=SENTENCES)
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     arguments = parser.parse_args()
     done: dict[str, dict[str, float]] = (
@@ -128,7 +130,7 @@ def main() -> None:
                     continue
                 with tempfile.TemporaryDirectory() as folder:
                     place = Path(folder)
-                    write_data(place, seed=seed, data=arguments.data, public=arguments.public)
+                    write_data(place, seed=seed, arguments=arguments)
                     run = plain if method == "unsplit" else split
                     done[name] = run(place, method=method, train_bottom=train_bottom, seed=seed)
                 print(name, json.dumps(done[name]), flush=True)
@@ -136,18 +138,19 @@ def main() -> None:
     print(json.dumps(report(done)["summary"], indent=2))
 
 
-def write_data(place: Path, *, seed: int, data: Path, public: Path) -> None:
+def write_data(place: Path, *, seed: int, arguments: argparse.Namespace) -> None:
     """A seed's training sentences, the dev set, and the public lines."""
-    with gzip.open(data / "train.tsv.gz", "rt", encoding="utf-8") as file:
+    with gzip.open(arguments.data / "train.tsv.gz", "rt", encoding="utf-8") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     random.Random(seed).shuffle(rows)
-    with gzip.open(data / "dev.tsv.gz", "rt", encoding="utf-8") as file:
+    with gzip.open(arguments.data / "dev.tsv.gz", "rt", encoding="utf-8") as file:
         dev = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    for name, some in (("train", rows[:SENTENCES]), ("evaluate", dev)):
+    for name, some in (("train", rows[: arguments.sentences]), ("evaluate", dev)):
         lines = [json.dumps({"text": row["sentence"], "label": row["label"]}) for row in some]
         (place / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    with gzip.open(public, "rt", encoding="utf-8") as file:
-        (place / "public.txt").write_text(file.read().lower())
+    with gzip.open(arguments.public, "rt", encoding="utf-8") as file:
+        lines = file.read().lower().splitlines()[:PUBLIC_LINES]
+        (place / "public.txt").write_text("\n".join(lines) + "\n")
     (place / "policy.toml").write_text((POLICIES / "demo.toml").read_text())
     (place / "compute-policy.toml").write_text((POLICIES / "compute.toml").read_text())
 
@@ -160,7 +163,7 @@ def job(
         JOB.format(
             seed=seed,
             address=address,
-            model=folder_of(),
+            model=real_model_folder(),
             evaluate=EVALUATE if evaluate else "",
             train_bottom=str(train_bottom).lower(),
             upper=UPPER[method],
@@ -206,7 +209,7 @@ def split(place: Path, *, method: str, train_bottom: bool, seed: int) -> dict[st
     with LinkProxy(("127.0.0.1", 1)) as proxy:
         port = free_port()
         proxy.retarget(("127.0.0.1", port))
-        (place / "compute.toml").write_text(COMPUTE.format(port=port, model=folder_of()))
+        (place / "compute.toml").write_text(COMPUTE.format(port=port, model=real_model_folder()))
         settings = {"method": method, "train_bottom": train_bottom, "seed": seed}
         path = job(place, **settings, address=proxy.address, evaluate=False)
         with subprocess.Popen(

@@ -42,7 +42,7 @@ def test_it_is_gradient_descent_on_the_mean_loss_of_the_batch() -> None:
         with torch.no_grad():
             for weight in by_hand.parameters():
                 if weight.grad is not None:
-                    weight -= 0.1 * weight.grad
+                    weight.sub_(0.1 * weight.grad)
                     weight.grad = None
     assert found == expected
     for name, weight in by_hand.state_dict().items():
@@ -73,7 +73,9 @@ def test_what_is_frozen_stands_still_and_does_not_drop_out() -> None:
     assert not model.bert.embeddings.training
     moved = {n for n, tensor in model.state_dict().items() if not torch.equal(tensor, before[n])}
     assert moved
-    assert all(name.startswith(("bert.encoder.layer.3", "bert.pooler", "classifier")) for name in moved)
+    assert all(
+        name.startswith(("bert.encoder.layer.3", "bert.pooler", "classifier")) for name in moved
+    )
 
 
 def test_dropout_depends_on_the_seed_alone() -> None:

@@ -209,6 +209,20 @@ def test_a_peer_that_resets_the_connection_is_asked_twice(bank: Identity, lab: I
         thread.join()
 
 
+def test_a_reset_that_python_reports_counts_as_closed(
+    bank: Identity, lab: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reset(_self: object, _count: int) -> bytes:
+        raise ConnectionResetError
+
+    monkeypatch.setattr(tls._Socket, "recv", reset, raising=False)
+    with (
+        listening(lab) as address,
+        pytest.raises(IdentityError, match=r"closed the connection on seeing"),
+    ):
+        probed(address, identity=bank, expected=lab.name)
+
+
 def test_a_denied_peer_is_named(bank: Identity, lab: Identity, tmp_path: Path) -> None:
     authority = make_authority(tmp_path)
     revoke(authority.folder, party="lab")

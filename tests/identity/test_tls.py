@@ -1,5 +1,8 @@
+import gc
+import select
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -137,6 +140,28 @@ def test_a_silent_port_ends_at_the_deadline() -> None:
                 deadline=time.monotonic() + 0.05,
                 whom="peer",
             )
+
+
+def test_a_peer_that_is_gone_before_the_handshake_leaves_no_open_socket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plains: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def connect_and_lose(address: str, *, deadline: float, whom: str) -> socket.socket:
+            plains.append(socket.create_connection(listener.getsockname(), timeout=5))
+            accepted, _ = listener.accept()
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            accepted.close()
+            select.select(plains, [], [], 5)
+            return plains[0]
+
+        monkeypatch.setattr(tls, "connect", connect_and_lose)
+        context = tls.client_context(ca_pem=None)
+        with pytest.raises(ChannelError, match=r"peer at a:1 closed the connection"):
+            shake("a:1", context=context, server_name=None)
+    assert plains[0].fileno() == -1
+    gc.collect()  # an open socket would make its ResourceWarning a failure here
 
 
 @pytest.mark.parametrize(

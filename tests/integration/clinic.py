@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import random
+import socket
 import struct
 import sys
 import threading
@@ -15,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from cryptography import x509
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertTokenizerFast
 
@@ -264,6 +264,8 @@ def bare_listener(
         loop.close()
 
 
-def serial_of(identity: Identity) -> int:
-    certificate: x509.Certificate = identity.certificate
-    return certificate.serial_number
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -104,7 +104,10 @@ Stranger = Callable[[Path], AbstractContextManager[str]]
         (of_another_ca, "comes from the wrong CA; expected the CA of fed.example"),
         (expired, "role/compute expired at"),
         (not_yet_valid, "role/compute is not yet valid: it begins at"),
-        (in_another_role, "peer is spiffe://fed.example/party/gpuhost/role/auditor, the wrong role"),
+        (
+            in_another_role,
+            "peer is spiffe://fed.example/party/gpuhost/role/auditor, the wrong role",
+        ),
         (of_another_name, "party/stranger/role/compute, the wrong name; expected spiffe://"),
         (denied, "is denied by the federation's deny-list number 1"),
     ],
@@ -297,7 +300,9 @@ def test_a_token_that_waited_too_long_is_refused(tmp_path: Path, registrar: Regi
 def test_a_token_goes_to_no_registrar_of_another_ca(tmp_path: Path, registrar: Registrar) -> None:
     elsewhere = make_authority(tmp_path / "elsewhere")
     token = invite(elsewhere.folder, party="bank", role=Role.COMPUTE)
-    outcome = splitlearn("join", token, "--registrar", registrar.address, "--folder", tmp_path / "b")
+    outcome = splitlearn(
+        "join", token, "--registrar", registrar.address, "--folder", tmp_path / "b"
+    )
     assert "CA" in outcome.error
     assert token.split(".")[2] not in outcome.err
     assert outcome.code == IdentityError.exit_code

@@ -1,0 +1,209 @@
+"""What a user sees when a file, a folder or a disk is not what the run needs.
+
+A run folder that cannot be written or that fills up ends the command with exit code 6: what cannot be
+recorded is not sent. A job that is wrong ends it with 2, one that its policy forbids with 3, and then
+nothing was started.
+"""
+
+import contextlib
+import resource
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from parties import cli, compute
+from splitlearn.errors import AuditError, PeerError, RefusedError
+from splitlearn.identity import Identity
+from splitlearn.roles import Role
+from tests.federation import make_identity
+from tests.integration.clinic import (
+    WAIT_S,
+    Clinic,
+    Peer,
+    free_port,
+    honest,
+    splitlearn,
+    write_model,
+)
+from tests.rig import compute_party
+
+POLICIES = Path(cli.__file__).parent / "policies"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def clinic(tmp_path: Path, model: Path) -> Clinic:
+    make_identity(tmp_path, "clinic", Role.TRUSTED)
+    return Clinic(tmp_path, model)
+
+
+@pytest.fixture
+def gpuhost(tmp_path: Path) -> Identity:
+    return make_identity(tmp_path, "gpuhost", Role.COMPUTE)
+
+
+# Folders that cannot be written
+
+
+@pytest.mark.parametrize(("place", "code"), [("run", 2), ("run/audit", 6), ("run/audit/log", 6)])
+def test_a_log_folder_that_cannot_be_written_starts_nothing(
+    clinic: Clinic, place: str, code: int
+) -> None:
+    """A file stands where the folder should be, which stops even root."""
+    in_its_place = clinic.folder / place
+    in_its_place.parent.mkdir(parents=True, exist_ok=True)
+    in_its_place.write_text("")
+    outcome = splitlearn("trusted", "train", clinic.job())
+    assert str(clinic.folder / "run") in outcome.error
+    assert "cannot be" in outcome.error
+    assert "looking for" not in outcome.err
+    assert outcome.code == code
+
+
+def compute_settings(folder: Path, *, port: int = 0) -> Path:
+    path = folder / "compute.toml"
+    path.write_text(
+        '[run]\nfolder = "runs"\n[identity]\nfolder = "gpuhost-compute"\n'
+        f'[peer]\nparty = "clinic"\nlisten = "127.0.0.1:{port}"\n'
+        f'[policy]\nfile = "{POLICIES / "compute.toml"}"\n'
+    )
+    return path
+
+
+def test_a_compute_party_without_a_run_folder_does_not_begin_to_wait(
+    tmp_path: Path, gpuhost: Identity
+) -> None:
+    (tmp_path / "runs").write_text("")
+    outcome = splitlearn("compute", compute_settings(tmp_path))
+    assert f"run folder {tmp_path / 'runs'} cannot be written (File exists)" in outcome.error
+    assert outcome.err.splitlines() == [outcome.error]
+    assert outcome.code == AuditError.exit_code
+
+
+def test_a_compute_party_that_cannot_open_a_runs_log_ends_and_tells_its_peer(
+    clinic: Clinic, gpuhost: Identity
+) -> None:
+    run = clinic.folder / "runs" / "clinic-tiny"
+    run.mkdir(parents=True)
+    (run / "audit").write_text("")
+    port = free_port()
+    settings = compute_settings(clinic.folder, port=port)
+    with ThreadPoolExecutor(1) as other:
+        serving = other.submit(compute.compute, settings, runs=1, threads=0)
+        outcome = splitlearn("trusted", "train", clinic.job(f"127.0.0.1:{port}"))
+        with pytest.raises(AuditError, match=rf"log folder {run / 'audit'} cannot be written"):
+            serving.result(WAIT_S)
+    assert outcome.error.endswith("the run was stopped here: AuditError")
+    assert outcome.code == PeerError.exit_code
+
+
+# Disks that fill up
+
+
+@contextlib.contextmanager
+def tiny_disk(folder: Path, *, limit_bytes: int) -> Iterator[None]:
+    """A file system of that size at `folder`; who may not mount has files that grow no larger."""
+    folder.mkdir(parents=True)
+    options = ["-t", "tmpfs", "-o", f"size={limit_bytes}", "tmpfs", str(folder)]
+    done = subprocess.run(["mount", *options], capture_output=True, check=False)
+    if done.returncode == 0:
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("place", "kib", "why"),
+    [
+        ("run/audit", 16, "nothing is sent without a record: make room or choose another folder"),
+        ("run/checkpoints", 8, "checkpoint 0 cannot be written to"),
+    ],
+)
+def test_a_full_disk_stops_the_run_with_what_to_do(
+    clinic: Clinic, gpuhost: Identity, place: str, kib: int, why: str
+) -> None:
+    party = compute_party(clinic.folder)
+    with Peer(gpuhost, honest(party)) as peer:
+        job = clinic.job(peer.address, schedule={"batch_size": 2, "epochs": 4})
+        with tiny_disk(clinic.folder / place, limit_bytes=kib * 1024):
+            outcome = splitlearn("trusted", "train", job)
+        ended = peer.ended()
+    assert why in outcome.error
+    assert str(clinic.folder / place) in outcome.error
+    assert outcome.code == AuditError.exit_code
+    assert str(ended).endswith("the run was stopped here: AuditError")
+
+
+# Jobs that are wrong, or forbidden
+
+
+def test_an_unknown_key_is_named_with_what_is_allowed_and_nothing_starts(clinic: Clinic) -> None:
+    outcome = splitlearn("trusted", "train", clinic.job(cut={"botom": 2}))
+    assert f"{clinic.folder / 'job.toml'}: cut.botom" in outcome.error
+    assert "bottom" in outcome.error
+    assert outcome.err.splitlines() == [outcome.error]
+    assert outcome.code == 2
+    assert not clinic.run.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"cut": {"bottom": 2, "top": 2}}, "cut.top"),
+        ({"cut": {"bottom": 1, "top": -1, "train_bottom": True}}, "cut.train_bottom"),
+        ({"schedule": {"epochs": 1, "steps": 4}}, "schedule.epochs"),
+        ({"peer": {"listen": "127.0.0.1:0"}}, "peer.dial"),
+        ({"model": {"path": "no/such/model/here"}}, "model.path"),
+        ({"codec": {"activation": "mp3"}}, "codec.activation"),
+        ({"policy": {"file": "none.toml"}}, "policy.file"),
+    ],
+)
+def test_an_impossible_key_is_named(
+    clinic: Clinic, changes: dict[str, dict[str, object]], key: str
+) -> None:
+    for command in ("train", "evaluate", "export"):
+        outcome = splitlearn("trusted", command, clinic.job(**changes))
+        assert f"job.toml: {key} " in outcome.error
+        assert outcome.code == 2
+    assert not clinic.run.exists()
+
+
+def test_a_policy_without_a_rule_for_gradients_forbids_mode_full(clinic: Clinic) -> None:
+    outcome = splitlearn("trusted", "train", clinic.job(cut={"mode": "full"}))
+    assert "mode 'full' needs gradient to go out" in outcome.error
+    assert "policy 'features' has no rule for that" in outcome.error
+    assert outcome.code == RefusedError.exit_code
+    assert "labels can be read from the gradients" in outcome.err
+    assert "looking for" not in outcome.err
+    assert not (clinic.run / "audit").exists()
+
+
+def test_a_policy_that_is_none_is_a_mistake_of_the_user(clinic: Clinic, tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text('name = "x"\n[[rules]]\nid = "y"\n')
+    outcome = splitlearn("trusted", "train", clinic.job(policy={"file": "policy.toml"}))
+    assert "policy.toml" in outcome.error
+    assert outcome.code == 2
+
+
+@pytest.mark.parametrize("command", ["evaluate", "export"])
+def test_a_command_that_comes_too_early_says_what_to_run_first(
+    clinic: Clinic, command: str
+) -> None:
+    outcome = splitlearn("trusted", command, clinic.job())
+    assert "run splitlearn trusted train" in outcome.error
+    assert outcome.code == 2

@@ -1,0 +1,173 @@
+"""The trusted party's commands as they are typed, with a compute party at work over the real channel."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import splitlearn
+from parties import compute, trusted
+from parties.auditor import judge_of
+from splitlearn import audit
+from splitlearn.engine.checkpoints import Checkpoints
+from splitlearn.engine.prepare import data_of
+from splitlearn.errors import ManifestError, RefusedError
+from splitlearn.manifest import load_job
+from splitlearn.roles import Role
+from splitlearn.tasks import Scorer
+from tests.federation import make_identity
+from tests.jobs import make_job
+
+Changes = dict[str, dict[str, object]]
+SFT: Changes = {"cut.upper": {"method": "sft", "rank": 4}}
+
+
+def a_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def make_clinic(folder: Path, changes: Changes | None = None) -> Path:
+    """A job of party clinic, who is a member of the federation that lies in `folder`."""
+    identity = make_identity(folder, "clinic", Role.TRUSTED)
+    changes = {**(changes or {}), "identity": {"folder": str(identity.folder)}}
+    return make_job(folder / "clinic", changes=changes)
+
+
+@contextmanager
+def gpuhost(folder: Path, job: Path, *, runs: int = 1) -> Iterator[None]:
+    """Party gpuhost at its own command, for so many runs. The job is told where it listens."""
+    identity = make_identity(folder, "gpuhost", Role.COMPUTE)
+    port = a_port()
+    job.write_text(job.read_text().replace("127.0.0.1:1", f"127.0.0.1:{port}"))
+    settings = folder / "compute.toml"
+    settings.write_text(
+        f"""
+        [run]
+        folder = "gpuhost"
+        deadline_s = 20.0
+        [identity]
+        folder = "{identity.folder}"
+        [peer]
+        party = "clinic"
+        listen = "127.0.0.1:{port}"
+        [policy]
+        file = "clinic/compute.toml"
+        """
+    )
+    thread = threading.Thread(target=compute.compute, args=(settings,), kwargs={"runs": runs})
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(60)
+        job.write_text(job.read_text().replace(f"127.0.0.1:{port}", "127.0.0.1:1"))
+    assert not thread.is_alive()
+
+
+def metrics_of(job: Path) -> trusted.RunMetrics:
+    raw = (job.parent / "run" / trusted.METRICS).read_bytes()
+    return msgspec.json.decode(raw, type=trusted.RunMetrics)
+
+
+def scores_of(model_folder: Path, job: Path) -> dict[str, float]:
+    """What a merged model scores on the job's held-out data, alone."""
+    data, _ = data_of(load_job(job))
+    assert data.held_out is not None
+    model, scorer = splitlearn.load_merged(model_folder), Scorer(data.held_out)
+    with torch.no_grad():
+        for batch in data.evaluation:
+            scorer.add({"logits": model(**batch.inputs).logits})
+    return scorer.result()
+
+
+def test_train_evaluate_and_export_give_one_and_the_same_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = make_clinic(tmp_path, SFT)
+    with gpuhost(tmp_path, job, runs=2):
+        trusted.train(job, threads=1)
+        metrics = metrics_of(job)
+        capsys.readouterr()
+        trusted.evaluate(job, threads=1)
+        evaluated = json.loads(capsys.readouterr().out)
+    assert len(metrics.losses) == len(metrics.step_s) == 3
+    assert metrics.sent.keys() == {"offer", "weights", "resume", "activation", "gradient"} | {
+        "checkpoint",
+        "finish",
+    }
+    assert metrics.channel_sent > sum(metrics.sent.values())
+    assert Checkpoints(job.parent / "run" / "checkpoints").held() == (2, 3)
+    assert evaluated == metrics.scores
+
+    trusted.export(job, to=tmp_path / "model")
+    assert scores_of(tmp_path / "model", job) == metrics.scores
+
+    for log in (job.parent / "run" / "audit", tmp_path / "gpuhost" / "clinic-films" / "audit"):
+        report = audit.verify(log, judge_of=judge_of)
+        assert report.ok, report.findings
+
+
+def test_features_without_held_out_data_trains_and_exports_a_plain_folder(tmp_path: Path) -> None:
+    changes: Changes = {
+        "cut": {"mode": "features"},
+        "data": {"evaluate": None},
+        "policy": {"file": "features.toml"},
+    }
+    job = make_clinic(tmp_path, changes)
+    with gpuhost(tmp_path, job):
+        trusted.train(job, threads=1)
+    assert metrics_of(job).scores == {}
+    assert "gradient" not in metrics_of(job).sent
+    assert "weights" not in metrics_of(job).received
+    trusted.export(job, to=tmp_path / "model")
+    assert (tmp_path / "model" / "model.safetensors").exists()
+    with pytest.raises(ManifestError, match=r"data\.evaluate"):
+        trusted.evaluate(job, threads=1)
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    job = make_clinic(tmp_path)
+    with gpuhost(tmp_path, job, runs=2):
+        trusted.train(job, threads=1)
+        first = metrics_of(job)
+        trusted.train(job, threads=1)
+        again = metrics_of(job)
+    assert again.losses == first.losses
+    assert again.scores == first.scores
+    assert again.step_s == []
+    assert "weights" not in again.sent
+
+
+def test_what_needs_a_finished_run_says_so(tmp_path: Path) -> None:
+    job = make_clinic(tmp_path)
+    with pytest.raises(ManifestError, match="holds no finished run of 3 steps"):
+        trusted.export(job, to=tmp_path / "model")
+    with pytest.raises(ManifestError, match="holds no checkpoint"):
+        trusted.evaluate(job, threads=1)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_job_that_the_policy_cannot_allow_is_refused_before_anything_is_opened(
+    tmp_path: Path,
+) -> None:
+    job = make_clinic(tmp_path, {"policy": {"file": "features.toml"}})
+    with pytest.raises(RefusedError, match="gradient"):
+        trusted.train(job, threads=1)
+    assert not (job.parent / "run" / "audit").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "export"])
+def test_each_command_is_taught_by_example(command: str) -> None:
+    done = CliRunner().invoke(trusted.app, [command, "--help"])
+    assert done.exit_code == 0
+    assert f"splitlearn trusted {command} job.toml" in done.output
