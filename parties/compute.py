@@ -34,16 +34,16 @@ def compute(
 
     \b
     compute.toml:
-        [run]
+        \\[run]
         folder = "runs"             # logs, checkpoints, received weights
-        [identity]
+        \\[identity]
         folder = "identity"         # what splitlearn join made
-        [peer]
+        \\[peer]
         party = "clinic"            # the trusted party to work for
         listen = "0.0.0.0:7443"     # or dial = "clinic.example:7443"
-        [model]
+        \\[model]
         path = "models/minilm"      # optional: saves sending the weights
-        [policy]
+        \\[policy]
         file = "policy.toml"
 
     \b
@@ -56,7 +56,7 @@ def compute(
     from parties.console import console, interruptible
     from parties.reach import Reach
     from splitlearn import policy
-    from splitlearn.errors import ChannelError, PeerError
+    from splitlearn.errors import ChannelError, PeerError, RefusedError
     from splitlearn.identity import Identity
     from splitlearn.manifest import load_compute
     from splitlearn.roles import Role
@@ -77,7 +77,7 @@ def compute(
             try:
                 _serve(channel, table=table, identity=identity, rules=rules)
                 done += 1
-            except (ChannelError, PeerError) as error:
+            except (ChannelError, PeerError, RefusedError) as error:
                 console.print(f"run not finished: {error}", markup=False)
 
 

@@ -1,7 +1,7 @@
 """Why does it not connect? One line per check: port, name, certificate, clock, version.
 
-Thin: splitlearn.identity.diagnose finds out, this prints it and ends with the exit code that a run
-would have ended with.
+Thin: splitlearn.identity.diagnose finds out, splitlearn.channel.inquire asks the peer's own opinion,
+this prints it and ends with the exit code that a run would have ended with.
 """
 
 import tomllib
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from splitlearn.errors import ManifestError
+from splitlearn.errors import ManifestError, SplitLearnError
 from splitlearn.roles import Role
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def doctor(
         splitlearn doctor job.toml
         splitlearn doctor --peer gpu-house.example:7443 --party gpu-house --role compute
 
-    Run it on the side that dials, while the other side runs. Nothing is changed anywhere.
+    Run it on the side that dials, while the other side runs. Nothing is changed anywhere; the other
+    side says in one line that it was asked.
     """
     from splitlearn.identity import check_listen, examine
 
@@ -49,7 +50,11 @@ def doctor(
         raise ManifestError("--party and --role say who should answer; give --peer HOST:PORT too")
     else:
         aim = _Aim(folder=folder, peer=peer, party=party, role=role)
-    findings = examine(aim.folder, now=datetime.now(UTC), address=aim.peer, expected=_expected(aim))
+    expected = _expected(aim)
+    findings = examine(aim.folder, now=datetime.now(UTC), address=aim.peer, expected=expected)
+    asked = expected is not None and expected.role in _CONVERSING
+    if aim.peer is not None and expected is not None and asked and all(f.ok for f in findings):
+        findings = (*findings, _opinion(aim.folder, address=aim.peer, peer=expected))
     if aim.listen is not None:
         findings = (*findings, check_listen(aim.listen))
     for finding in findings:
@@ -57,6 +62,10 @@ def doctor(
     failed = [finding for finding in findings if not finding.ok]
     if failed:
         raise typer.Exit(failed[0].exit_code)
+
+
+# Roles that listen for conversations; a registrar answers other questions.
+_CONVERSING = frozenset({Role.TRUSTED, Role.COMPUTE})
 
 
 @dataclass(frozen=True)
@@ -104,6 +113,27 @@ def _expected(aim: _Aim) -> "PartyName | None":
         raise ManifestError("--party and --role belong together: give both, or neither")
     federation = Identity.load(aim.folder).name.federation
     return PartyName(federation=federation, party=aim.party, role=parse_role(aim.role))
+
+
+def _opinion(folder: Path, *, address: str, peer: "PartyName") -> "Finding":
+    """Does the peer, which answers, speak our protocol and take a party of our name and role?"""
+    from splitlearn.channel import inquire
+    from splitlearn.identity import Finding, Identity
+
+    name = "peer's opinion"
+    try:
+        inquire(address, identity=Identity.load(folder), peer=peer, deadline_s=_OPINION_S)
+    except SplitLearnError as error:
+        remedy = (
+            "compare versions, and our name and role with the peer's settings, with the people who "
+            "run the other side"
+        )
+        return Finding(name, ok=False, what=str(error), remedy=remedy, exit_code=error.exit_code)
+    return Finding(name, ok=True, what="it speaks the same protocol and would take us")
+
+
+# Seconds. A listener answers a HELLO within one round trip.
+_OPINION_S = 5.0
 
 
 def _show(finding: "Finding") -> None:

@@ -100,6 +100,8 @@ def evaluate(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
         from splitlearn.engine.checkpoints import Checkpoints
         from splitlearn.engine.prepare import prepare
 
+        if manifest.data.evaluate is None:
+            raise manifest.fault("data.evaluate", "is missing; name a file to evaluate on")
         if not Checkpoints(manifest.run.folder / "checkpoints").held():
             raise ManifestError(
                 f"{manifest.run.folder} holds no checkpoint; run splitlearn trusted train {job} first"

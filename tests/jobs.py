@@ -1,13 +1,21 @@
-"""A small real job on disk, for tests that begin with files: model, data, policies, job.toml."""
+"""A small real job on disk, for tests that begin with files, and the two parties that do it."""
 
 import json
-from collections.abc import Mapping
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
+from parties import compute
+from splitlearn.roles import Role
+from tests.federation import make_identity
+
+Changes = Mapping[str, Mapping[str, object]]
 LABELS = ("bad", "good")
 WORDS = ("film", "story", "actors", "was", "were", "the", "a", "very", "long", "short", "old")
 _SENTIMENT = {"bad": ("dull", "poor", "flat"), "good": ("bright", "fine", "warm")}
@@ -20,7 +28,7 @@ def make_job(
     examples: int = 24,
     layers: int = 4,
     dropout: float = 0.0,
-    changes: Mapping[str, Mapping[str, object]] | None = None,
+    changes: Changes | None = None,
 ) -> Path:
     """A trusted party's folder with all that job.toml names; the job file's path.
 
@@ -42,10 +50,60 @@ def make_job(
     return path
 
 
+def make_clinic(folder: Path, changes: Changes | None = None) -> Path:
+    """A job of party clinic, a member of the federation that lies in `folder`."""
+    identity = make_identity(folder, "clinic", Role.TRUSTED)
+    changes = {**(changes or {}), "identity": {"folder": str(identity.folder)}}
+    return make_job(folder / "clinic", changes=changes)
+
+
+def make_gpuhost(folder: Path, *, port: int, model: Path | None = None) -> Path:
+    """The settings of party gpuhost, who works for the clinic; the file's path."""
+    identity = make_identity(folder, "gpuhost", Role.COMPUTE)
+    tables: dict[str, dict[str, object]] = {
+        "run": {"folder": "gpuhost", "deadline_s": 20.0},
+        "identity": {"folder": str(identity.folder)},
+        "peer": {"party": "clinic", "listen": f"127.0.0.1:{port}"},
+        "model": {"path": None if model is None else str(model)},
+        "policy": {"file": "clinic/compute.toml"},
+    }
+    path = folder / "compute.toml"
+    path.write_text(_toml(tables, {}), encoding="utf-8")
+    return path
+
+
+@contextmanager
+def gpuhost(folder: Path, *jobs: Path, runs: int = 1, model: Path | None = None) -> Iterator[int]:
+    """Party gpuhost at work in a thread, for so many runs; its port, which the jobs are told."""
+    port = a_port()
+    settings = make_gpuhost(folder, port=port, model=model)
+    for job in jobs:
+        text = job.read_text(encoding="utf-8")
+        job.write_text(text.replace(f"127.0.0.1:{NOWHERE}", f"127.0.0.1:{port}"), encoding="utf-8")
+    thread = threading.Thread(
+        target=compute.compute, args=(settings,), kwargs={"runs": runs, "threads": 1}
+    )
+    thread.start()
+    yield port
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def a_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+# The port of a compute party that is not there.
+NOWHERE = 1
+
 _TABLES: dict[str, dict[str, object]] = {
     "run": {"name": "films", "folder": "run", "deadline_s": 20.0},
     "identity": {"folder": "identity"},
-    "peer": {"party": "gpuhost", "dial": "127.0.0.1:1"},
+    "peer": {"party": "gpuhost", "dial": f"127.0.0.1:{NOWHERE}"},
     "model": {"path": "model", "task": "sequence-classification", "labels": list(LABELS)},
     "data": {
         "train": "train.jsonl",
@@ -69,7 +127,9 @@ def _toml(
     for table in {**tables, **changes}:
         values = {**tables.get(table, {}), **changes.get(table, {})}
         lines.append(f"[{table}]")
-        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
+        lines += [
+            f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None
+        ]
     return "\n".join(lines)
 
 

@@ -125,7 +125,9 @@ class Log:
         Raises AuditError as `append` does.
         """
         with self._guard:
-            if self._dead is not None or self._tree.size > self._head.size:
+            news = self._tree.size > self._head.size
+            closing = why == "close" and bool(self._tree.size) and not self._closed_cleanly
+            if self._dead is not None or news or closing:
                 self._write(Checkpointed(why=why, root=self._tree.root().hex()))
                 head = Checkpoint(origin=self.origin, size=self._tree.size, root=self._tree.root())
                 try:

@@ -7,6 +7,7 @@ gives two ends in memory. Never decides what may be sent: a channel takes only w
 from splitlearn.channel.base import Channel, PeerRestarted, Released
 from splitlearn.channel.conversation import Conversation
 from splitlearn.channel.dialler import connect
+from splitlearn.channel.inquiry import inquire
 from splitlearn.channel.listener import Listener
 from splitlearn.channel.memory import MemoryChannel, pair
 
@@ -18,5 +19,6 @@ __all__ = [
     "PeerRestarted",
     "Released",
     "connect",
+    "inquire",
     "pair",
 ]

@@ -48,14 +48,14 @@ MAX_HANDSHAKE_BYTES = 20 * 2**10
 # characters: a refusal is one sentence.
 MAX_SENTENCE_CHARACTERS = 400
 
-Party = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?$")]
-Federation = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9.-]{1,64}$")]
-Uri = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9.:/-]{1,160}$")]
-Incarnation = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
+Party = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?\Z")]
+Federation = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9.-]{1,64}\Z")]
+Uri = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9.:/-]{1,160}\Z")]
+Incarnation = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 # Empty where a dialler does not know it yet.
-MaybeIncarnation = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{32})?$")]
+MaybeIncarnation = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{32})?\Z")]
 # Empty where whoever dials works on whatever the listener asks for.
-Run = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._+-]{0,63})?$")]
+Run = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._+-]{0,63})?\Z")]
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE)]
 Window = Annotated[int, msgspec.Meta(ge=1, le=256)]
 Token = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]

@@ -220,7 +220,8 @@ class Mailbox:
                     f"{self._cursor}; the peer miscounts"
                 )
             while self._freed < taken:
-                self._kept.popleft()
+                if self._kept:  # a failure leaves none, and the peer may not know of it yet
+                    self._kept.popleft()
                 self._freed += 1
             self._room.notify_all()
 

@@ -56,7 +56,7 @@ class Checkpoints:
             (part / _STATE).write_text(json.dumps({**state, "step": step, "extra": dict(extra)}))
             for path in (*part.iterdir(), part):
                 _sync(path)
-            shutil.rmtree(self.folder / str(step), ignore_errors=True)
+            self._drop(step)
             part.rename(self.folder / str(step))
             _sync(self.folder)
         except (OSError, SafetensorError) as error:
@@ -66,7 +66,7 @@ class Checkpoints:
                 "or choose another run folder, then start again"
             ) from error
         for old in self.held()[:-KEPT]:
-            shutil.rmtree(self.folder / str(old))
+            self._drop(old)
 
     def load(self, step: int, *, model: nn.Module, stepper: Stepper) -> dict[str, object]:
         """Put `model` and `stepper` into the state after `step`; what was saved as extra.
@@ -97,7 +97,15 @@ class Checkpoints:
         """Remove the checkpoints newer than `step`: the run goes on from there."""
         for newer in self.held():
             if newer > step:
-                shutil.rmtree(self.folder / str(newer))
+                self._drop(newer)
+
+    def _drop(self, step: int) -> None:
+        """Remove one: first out of sight, so that a crash leaves no half one to go on from."""
+        place, gone = self.folder / str(step), self.folder / f"{step}.gone"
+        shutil.rmtree(gone, ignore_errors=True)
+        if place.exists():
+            place.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
 
 def _trained(model: nn.Module) -> dict[str, Tensor]:

@@ -438,3 +438,13 @@ def test_the_lock_is_one_that_other_programs_see(tmp_path: Path) -> None:
     with (tmp_path / ".lock").open("rb") as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     log.close()
+
+
+def test_a_log_closed_right_after_a_signed_head_has_no_gap_when_it_goes_on(tmp_path: Path) -> None:
+    for _ in range(2):
+        log = opened(tmp_path)
+        log.append(PAYLOAD)
+        log.checkpoint()
+        log.close()
+    records = [decode(line) for line, _ in read_lines(tmp_path)]
+    assert not any(isinstance(record, Gap) for record in records)

@@ -130,6 +130,18 @@ def test_an_impossible_acknowledgement_is_a_wire_error(taken: int) -> None:
         box.acked(taken)
 
 
+def test_an_acknowledgement_that_crosses_a_failure_changes_nothing() -> None:
+    """Or the link breaks on it before it has told the peer why."""
+    box = make()
+    put(box, 0, 1)
+    assert written(box) == [0, 1]
+    box.fail(WireError("the peer broke a rule"))
+    box.acked(1)
+    box.acked(2)
+    with pytest.raises(WireError, match="broke a rule"):
+        put(box, 2)
+
+
 def test_received_frames_are_taken_in_order() -> None:
     box = make()
     deliver(box, 7, 8)

@@ -343,7 +343,7 @@ class Peer(threading.Thread):
                 elif isinstance(frame.meta, StepTensor) and frame.kind is Kind.ACTIVATION:
                     answer = Answer(frame.meta, torch.randn(sum(frame.meta.lengths), 32))
                     self._bend(answer)
-                    self._seq += answer.skip
+                    self._seq += answer.left_out
                     payload = encode(answer.parts or (to_part("x", answer.x_ND),))
                     for _ in range(answer.times):
                         self._say(answer.kind, answer.meta, payload)
@@ -360,7 +360,7 @@ class Answer:
     """An honest answer to an activation, for a test to bend."""
 
     def __init__(self, asked: StepTensor, x_ND: Tensor) -> None:
-        self.kind, self.x_ND, self.times, self.skip = Kind.OUTPUT, x_ND, 1, 0
+        self.kind, self.x_ND, self.times, self.left_out = Kind.OUTPUT, x_ND, 1, 0
         self.parts: tuple[Part, ...] = ()
         self.meta = msgspec.structs.replace(asked, lengths=(), reply_to=0)
 
@@ -409,8 +409,8 @@ def poisoned(value: float) -> Callable[[Answer], None]:
         (says(phase="evaluate"), SessionError, "evaluate"),
         (set_(kind=Kind.INPUT_GRADIENT), SessionError, "input_gradient"),
         (set_(times=2), SessionError, "output"),
-        (set_(skip=1), SessionError, "runs ahead"),
-        (set_(skip=-1), SessionError, "repeats"),
+        (set_(left_out=1), SessionError, "runs ahead"),
+        (set_(left_out=-1), SessionError, "repeats"),
         (set_(x_ND=torch.randn(12, 31)), WireError, "31"),
         (set_(x_ND=torch.randn(11, 32)), WireError, "11"),
         (set_(x_ND=torch.randn(12, 32).double()), (WireError, RefusedError), "F64"),

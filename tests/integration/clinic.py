@@ -34,9 +34,11 @@ from tests.rig import ComputeThread, Party
 from tests.tiny import VOCABULARY, tiny_model
 
 WIDTH = 32
-WAIT_S = 20.0
+WAIT_S = 4.0
 # Seconds. Whoever is refused later than this sees a ChannelError, which no test here takes.
 PROMPT_S = 5.0
+# Whoever dials may have to import torch first, on a machine that is busy.
+_COMING_S = 120.0
 
 Script = Callable[[Conversation], None]
 
@@ -167,18 +169,18 @@ class Peer:
     def close(self) -> None:
         """End it; `error` stands from then on."""
         self._listener.close()
-        self._thread.join(WAIT_S)
+        self._thread.join(_COMING_S)
         assert not self._thread.is_alive()
 
     def ended(self) -> BaseException | None:
         """Wait until the script is over by itself; its error."""
-        self._thread.join(WAIT_S)
+        self._thread.join(_COMING_S)
         assert not self._thread.is_alive()
         return self.error
 
     def _play(self) -> None:
         try:
-            channel = self._listener.accept(timeout_s=WAIT_S)
+            channel = self._listener.accept(timeout_s=_COMING_S)
             with farewell(channel):
                 self._script(channel)
         except SplitLearnError as error:

@@ -41,9 +41,7 @@ def undisturbed(
 ) -> Iterator[Organisations]:
     """A whole run that nobody disturbs, each party an interpreter of its own, as a user starts them."""
     with Interpreter(home) as starter:
-        both = Organisations(
-            tmp_path_factory.mktemp("undisturbed"), inputs=inputs, starter=starter
-        )
+        both = Organisations(tmp_path_factory.mktemp("undisturbed"), inputs=inputs, starter=starter)
         try:
             clinic, gpuhost = both.both()
             both.finish(clinic, gpuhost)

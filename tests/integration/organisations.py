@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -300,9 +300,11 @@ class Organisations:
 
         process.wait_for(caught, what=f"the middle of step {step}")
 
-    def assert_ended_like(self, other: "Organisations", *, gaps: Mapping[Path, int]) -> None:
-        """Both parties came to the same numbers, to the bit; their logs verify, with `gaps` in each;
-        and nothing but their run folders was written to.
+    def assert_ended_like(
+        self, other: "Organisations", *, gaps: Mapping[Path, Collection[int]]
+    ) -> None:
+        """Both parties came to the same numbers, to the bit; their logs verify, with one of so many
+        gaps in each, else none; and nothing but their run folders was written to.
         """
         mine, theirs = self.metrics(), other.metrics()
         assert mine["losses"] == theirs["losses"]
@@ -317,7 +319,7 @@ class Organisations:
         for log in (self.clinic_log, self.gpuhost_log):
             done = CliRunner().invoke(cli.app, ["audit", "verify", str(log)])
             assert done.exit_code == 0, done.output
-            assert done.output.count("ended by surprise") == gaps.get(log, 0), done.output
+            assert done.output.count("ended by surprise") in gaps.get(log, {0}), done.output
         assert dict(self._others(self._inputs)) == self._before
         for process in self._started:
             assert "Traceback" not in process.said, process.said
@@ -423,7 +425,9 @@ def write_inputs(folder: Path) -> None:
         BertModel(config).save_pretrained(model)
 
 
-def _until(fact: Callable[[], bool], *, what: Callable[[], str], within_s: float = _PATIENCE_S) -> None:
+def _until(
+    fact: Callable[[], bool], *, what: Callable[[], str], within_s: float = _PATIENCE_S
+) -> None:
     deadline = time.monotonic() + within_s
     while not fact():
         assert time.monotonic() < deadline, what()

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +20,7 @@ from parties import cli
 from splitlearn.channel import connect, handshake
 from splitlearn.channel.streams import ServerStream
 from splitlearn.errors import ChannelError, IdentityError, PeerError
-from splitlearn.identity import Identity, Registrar, invite, revoke
+from splitlearn.identity import Registrar, invite, revoke
 from splitlearn.roles import Role
 from tests.federation import make_authority, make_identity
 from tests.integration.clinic import (
@@ -28,6 +29,7 @@ from tests.integration.clinic import (
     Clinic,
     Peer,
     bare_listener,
+    free_port,
     splitlearn,
     write_model,
 )
@@ -144,12 +146,38 @@ def test_a_peer_that_expects_another_party_says_so(clinic: Clinic) -> None:
     lab = make_identity(clinic.folder, "lab", Role.TRUSTED).name
     gpuhost = make_identity(clinic.folder, "gpuhost", Role.COMPUTE)
     with Peer(gpuhost, idle, expects=lab) as peer:
-        outcome = splitlearn("trusted", "train", clinic.job(peer.address))
+        job = clinic.job(peer.address)
+        outcome = splitlearn("trusted", "train", job)
+        examined = splitlearn("doctor", job)
     assert "compute.gpuhost.fed.example refused us and says: " in outcome.error
     assert "the wrong name; expected spiffe://fed.example/party/lab/role/trusted" in outcome.error
     assert outcome.code == IdentityError.exit_code
-    assert len(peer.reports) == 1
-    assert "the wrong name" in peer.reports[0]
+    assert all("the wrong name" in report for report in peer.reports)
+    assert "FAIL  peer's opinion: compute.gpuhost.fed.example would refuse us and says: " in (
+        examined.out
+    )
+    assert examined.code == IdentityError.exit_code
+
+
+def test_a_listening_trusted_party_says_whom_it_turned_away(clinic: Clinic) -> None:
+    stranger = make_identity(clinic.folder, "stranger", Role.COMPUTE)
+    clinic_name = make_identity(clinic.folder, "clinic", Role.TRUSTED).name
+    address = f"127.0.0.1:{free_port()}"
+    peer = {"dial": None, "listen": address}
+    job = clinic.job(peer=peer, run={"deadline_s": 3.0})
+    with ThreadPoolExecutor(1) as other:
+        dialled = other.submit(
+            connect, address, identity=stranger, peer=clinic_name, deadline_s=WAIT_S
+        )
+        outcome = splitlearn("trusted", "train", job)
+        with pytest.raises(IdentityError, match=r"refused us and says: .* the wrong name"):
+            dialled.result(WAIT_S)
+    turned_away = "peer is spiffe://fed.example/party/stranger/role/compute, the wrong name"
+    (line,) = [line for line in outcome.err.splitlines() if line.startswith("refused ")]
+    assert turned_away in line
+    assert "last refused: " in outcome.error
+    assert turned_away in outcome.error
+    assert outcome.code == ChannelError.exit_code
 
 
 @pytest.mark.parametrize(
@@ -207,9 +235,27 @@ async def answer_in_version_two(stream: ServerStream) -> None:
 def test_a_peer_that_speaks_another_version_is_refused(clinic: Clinic) -> None:
     gpuhost = make_identity(clinic.folder, "gpuhost", Role.COMPUTE)
     with bare_listener(gpuhost, answer_in_version_two) as address:
-        outcome = splitlearn("trusted", "train", clinic.job(address))
-    assert "the peer speaks protocol 2, we speak 1; both sides have to run" in outcome.error
+        job = clinic.job(address)
+        outcome = splitlearn("trusted", "train", job)
+        examined = splitlearn("doctor", job)
+    why = "the peer speaks protocol 2, we speak 1; both sides have to run the same version"
+    assert why in outcome.error
     assert outcome.code == PeerError.exit_code
+    assert f"FAIL  peer's opinion: {why}" in examined.out
+    assert examined.code == PeerError.exit_code
+
+
+def test_where_all_is_well_the_doctor_finds_nothing(clinic: Clinic) -> None:
+    gpuhost = make_identity(clinic.folder, "gpuhost", Role.COMPUTE)
+    with Peer(
+        gpuhost, idle, expects=make_identity(clinic.folder, "clinic", "trusted").name
+    ) as peer:
+        examined = splitlearn("doctor", clinic.job(peer.address))
+    assert (examined.code, examined.err) == (0, "")
+    assert [line.split(":")[0] for line in examined.out.splitlines()] == [
+        *("ok    versions", "ok    identity folder", "ok    own certificate"),
+        *("ok    port", "ok    peer", "ok    peer's opinion"),
+    ]
 
 
 def test_a_dialler_that_speaks_another_version_is_told_so(

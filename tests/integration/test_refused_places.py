@@ -6,9 +6,9 @@ nothing was started.
 """
 
 import contextlib
-import resource
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from tests.federation import make_identity
 from tests.integration.clinic import (
     WAIT_S,
     Clinic,
+    Outcome,
     Peer,
     free_port,
     honest,
@@ -107,41 +108,60 @@ def test_a_compute_party_that_cannot_open_a_runs_log_ends_and_tells_its_peer(
 # Disks that fill up
 
 
+Command = Callable[..., Outcome]
+
+
 @contextlib.contextmanager
-def tiny_disk(folder: Path, *, limit_bytes: int) -> Iterator[None]:
-    """A file system of that size at `folder`; who may not mount has files that grow no larger."""
+def tiny_disk(folder: Path, *, kib: int, file_kib: int) -> Iterator[Command]:
+    """A file system of so many KiB at `folder`, and how to run a command that writes to it.
+
+    Who may not mount gets a command whose files cannot grow beyond `file_kib`.
+    """
     folder.mkdir(parents=True)
-    options = ["-t", "tmpfs", "-o", f"size={limit_bytes}", "tmpfs", str(folder)]
-    done = subprocess.run(["mount", *options], capture_output=True, check=False)
-    if done.returncode == 0:
-        try:
-            yield
-        finally:
-            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    options = ["-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(folder)]
+    if subprocess.run(["mount", *options], capture_output=True, check=False).returncode:
+        yield lambda *words: limited(words, limit_bytes=file_kib * 1024)
         return
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
     try:
-        yield
+        yield splitlearn
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def limited(words: Sequence[object], *, limit_bytes: int) -> Outcome:
+    """A command in a process whose files meet a full disk at that size."""
+    program = (
+        "import resource, sys\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}))\n"
+        "from parties import cli\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *(str(word) for word in words)],
+        cwd=POLICIES.parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.mark.parametrize(
-    ("place", "kib", "why"),
+    ("place", "kib", "file_kib", "why"),
     [
-        ("run/audit", 16, "nothing is sent without a record: make room or choose another folder"),
-        ("run/checkpoints", 8, "checkpoint 0 cannot be written to"),
+        ("run/audit", 16, 256, "nothing is sent without a record: make room or choose another"),
+        ("run/checkpoints", 8, 32, "checkpoint 0 cannot be written to"),
     ],
 )
 def test_a_full_disk_stops_the_run_with_what_to_do(
-    clinic: Clinic, gpuhost: Identity, place: str, kib: int, why: str
+    clinic: Clinic, gpuhost: Identity, place: str, kib: int, file_kib: int, why: str
 ) -> None:
     party = compute_party(clinic.folder)
     with Peer(gpuhost, honest(party)) as peer:
-        job = clinic.job(peer.address, schedule={"batch_size": 2, "epochs": 4})
-        with tiny_disk(clinic.folder / place, limit_bytes=kib * 1024):
-            outcome = splitlearn("trusted", "train", job)
+        schedule: dict[str, object] = {"batch_size": 2, "epochs": 16}
+        job = clinic.job(peer.address, schedule=schedule)
+        with tiny_disk(clinic.folder / place, kib=kib, file_kib=file_kib) as command:
+            outcome = command("trusted", "train", job)
         ended = peer.ended()
     assert why in outcome.error
     assert str(clinic.folder / place) in outcome.error
@@ -204,6 +224,7 @@ def test_a_policy_that_is_none_is_a_mistake_of_the_user(clinic: Clinic, tmp_path
 def test_a_command_that_comes_too_early_says_what_to_run_first(
     clinic: Clinic, command: str
 ) -> None:
-    outcome = splitlearn("trusted", command, clinic.job())
+    data: dict[str, object] = {"evaluate": "train.jsonl"}
+    outcome = splitlearn("trusted", command, clinic.job(data=data))
     assert "run splitlearn trusted train" in outcome.error
     assert outcome.code == 2

@@ -16,6 +16,9 @@ from tests.integration.organisations import DEADLINE_S, Organisations, records, 
 # Longer than any pause between two tries to dial, and than a link may be silent.
 CUT_S = 20.0
 
+# A log that Ctrl-C hits in the middle of a record stops there, as after a crash.
+ONE_AT_MOST = frozenset({0, 1})
+
 
 def test_an_undisturbed_run_ends_with_clean_logs_and_writes_to_run_folders_only(
     undisturbed: Organisations,
@@ -33,7 +36,7 @@ def test_a_compute_party_killed_mid_step_costs_time_and_nothing_else(
     assert gpuhost.wait() == -signal.SIGKILL
     again = both.gpuhost()
     both.finish(clinic, again)
-    both.assert_ended_like(undisturbed, gaps={both.gpuhost_log: 1})
+    both.assert_ended_like(undisturbed, gaps={both.gpuhost_log: {1}})
 
 
 def test_a_trusted_party_killed_mid_step_costs_time_and_nothing_else(
@@ -46,7 +49,7 @@ def test_a_trusted_party_killed_mid_step_costs_time_and_nothing_else(
     assert clinic.wait() == -signal.SIGKILL
     again = both.clinic()
     both.finish(again, gpuhost)
-    both.assert_ended_like(undisturbed, gaps={both.clinic_log: 1})
+    both.assert_ended_like(undisturbed, gaps={both.clinic_log: {1}})
 
 
 @pytest.mark.parametrize("listens", ["compute", "trusted"])
@@ -62,7 +65,7 @@ def test_both_parties_killed_one_after_the_other_cost_time_and_nothing_else(
     clinic.kill()
     clinic = both.clinic()
     both.finish(clinic, gpuhost)
-    both.assert_ended_like(undisturbed, gaps={both.gpuhost_log: 1, both.clinic_log: 1})
+    both.assert_ended_like(undisturbed, gaps={both.gpuhost_log: {1}, both.clinic_log: {1}})
 
 
 def test_the_compute_party_may_dial_and_the_trusted_party_listen(
@@ -106,7 +109,7 @@ def test_ctrl_c_at_the_trusted_party_leaves_a_run_that_goes_on(
     gpuhost.wait_for(lambda: "the run was interrupted here" in gpuhost.said, what="the reason")
     clinic = both.clinic()
     both.finish(clinic, gpuhost)
-    both.assert_ended_like(undisturbed, gaps={})
+    both.assert_ended_like(undisturbed, gaps={both.clinic_log: ONE_AT_MOST})
 
 
 def test_ctrl_c_at_the_compute_party_leaves_a_run_that_goes_on(
@@ -125,7 +128,7 @@ def test_ctrl_c_at_the_compute_party_leaves_a_run_that_goes_on(
     assert "the run was interrupted here" in clinic.said.splitlines()[-1]
     clinic, gpuhost = both.both()
     both.finish(clinic, gpuhost)
-    both.assert_ended_like(undisturbed, gaps={})
+    both.assert_ended_like(undisturbed, gaps={both.gpuhost_log: ONE_AT_MOST})
 
 
 def test_a_peer_that_falls_silent_ends_in_a_line_that_names_it_and_what_was_awaited(

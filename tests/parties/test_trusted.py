@@ -1,10 +1,6 @@
 """The trusted party's commands as they are typed, with a compute party at work over the real channel."""
 
 import json
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -13,65 +9,20 @@ import torch
 from typer.testing import CliRunner
 
 import splitlearn
-from parties import compute, trusted
+from parties import trusted
 from parties.auditor import judge_of
 from splitlearn import audit
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.prepare import data_of
 from splitlearn.errors import ManifestError, RefusedError
 from splitlearn.manifest import load_job
-from splitlearn.roles import Role
 from splitlearn.tasks import Scorer
-from tests.federation import make_identity
-from tests.jobs import make_job
+from tests.jobs import Changes, gpuhost, make_clinic
 
-Changes = dict[str, dict[str, object]]
-SFT: Changes = {"cut.upper": {"method": "sft", "rank": 4}}
-
-
-def a_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def make_clinic(folder: Path, changes: Changes | None = None) -> Path:
-    """A job of party clinic, who is a member of the federation that lies in `folder`."""
-    identity = make_identity(folder, "clinic", Role.TRUSTED)
-    changes = {**(changes or {}), "identity": {"folder": str(identity.folder)}}
-    return make_job(folder / "clinic", changes=changes)
-
-
-@contextmanager
-def gpuhost(folder: Path, job: Path, *, runs: int = 1) -> Iterator[None]:
-    """Party gpuhost at its own command, for so many runs. The job is told where it listens."""
-    identity = make_identity(folder, "gpuhost", Role.COMPUTE)
-    port = a_port()
-    job.write_text(job.read_text().replace("127.0.0.1:1", f"127.0.0.1:{port}"))
-    settings = folder / "compute.toml"
-    settings.write_text(
-        f"""
-        [run]
-        folder = "gpuhost"
-        deadline_s = 20.0
-        [identity]
-        folder = "{identity.folder}"
-        [peer]
-        party = "clinic"
-        listen = "127.0.0.1:{port}"
-        [policy]
-        file = "clinic/compute.toml"
-        """
-    )
-    thread = threading.Thread(target=compute.compute, args=(settings,), kwargs={"runs": runs})
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join(60)
-        job.write_text(job.read_text().replace(f"127.0.0.1:{port}", "127.0.0.1:1"))
-    assert not thread.is_alive()
+EXACT: Changes = {
+    "codec": dict.fromkeys(("activation", "output", "gradient", "input_gradient"), "identity"),
+    "cut.upper": {"method": "sft", "rank": 4},
+}
 
 
 def metrics_of(job: Path) -> trusted.RunMetrics:
@@ -93,7 +44,7 @@ def scores_of(model_folder: Path, job: Path) -> dict[str, float]:
 def test_train_evaluate_and_export_give_one_and_the_same_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = make_clinic(tmp_path, SFT)
+    job = make_clinic(tmp_path, EXACT)
     with gpuhost(tmp_path, job, runs=2):
         trusted.train(job, threads=1)
         metrics = metrics_of(job)

@@ -1,0 +1,54 @@
+"""The examples run as a newcomer runs them: on their own, without a network, and say what they promise."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+# What a reader should find in the output of each.
+SAYS = {
+    "01_split_by_hand.py": ["gradients          equal to the bit"],
+    "02_two_parties_in_one_process.py": ["log of clinic: 87 records, clean", "log of gpuhost"],
+    "03_load_a_merged_model.py": ["both give the same logits", "transformers alone refuses it"],
+    "04_audit_a_log.py": [
+        "untouched: exit 0 (clean)",
+        "one byte changed: exit 3 (integrity)",
+        "put back: exit 0 (clean)",
+        "torch was imported: False",
+    ],
+}
+
+
+def run(example: Path, *arguments: str, folder: Path) -> str:
+    """The example's output. It is run from another folder, and whatever it leaves lies there."""
+    offline = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
+    done = subprocess.run(
+        [sys.executable, str(example), *arguments],
+        cwd=folder,
+        env={**os.environ, **offline, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_shows_what_it_promises(tmp_path: Path, example: Path) -> None:
+    output = run(example, folder=tmp_path)
+    for sentence in SAYS[example.name]:
+        assert sentence in output
+
+
+def test_examples_are_numbered_from_one_and_all_known_here() -> None:
+    assert [path.name for path in EXAMPLES] == sorted(SAYS)
+    assert [int(name[:2]) for name in sorted(SAYS)] == list(range(1, len(SAYS) + 1))
+    for path in EXAMPLES:
+        assert f"python examples/{path.name}" in path.read_text(encoding="utf-8")
