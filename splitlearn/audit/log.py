@@ -176,10 +176,14 @@ class Log:
             left = line
             while left:  # a disk that takes half a line gives its reason at the second half
                 left = left[os.write(self._segment, left) :]
+            self._segment_bytes += len(line)
+            self._take(line[:-1], record)
         except OSError as error:
             self._die(error)
-        self._segment_bytes += len(line)
-        self._take(line[:-1], record)
+        except BaseException:
+            # Ctrl-C: the line may stand in the file and not be counted, so none may follow it.
+            self._dead = "it was interrupted in the middle of a record"
+            raise
         return seq
 
     def _take(self, line: bytes, record: Record) -> None:

@@ -448,3 +448,25 @@ def test_a_log_closed_right_after_a_signed_head_has_no_gap_when_it_goes_on(tmp_p
         log.close()
     records = [decode(line) for line, _ in read_lines(tmp_path)]
     assert not any(isinstance(record, Gap) for record in records)
+
+
+def test_an_interrupt_between_writing_and_counting_leaves_a_log_that_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(tmp_path)
+    log.append(PAYLOAD)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(log._tree, "append", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        log.append(PAYLOAD)
+    with pytest.raises(AuditError):
+        log.append(PAYLOAD)
+    crash(log)
+    again = opened(tmp_path)
+    again.append(PAYLOAD)
+    again.close()
+    kinds = [type(decode(line)).__name__ for line in lines(tmp_path)]
+    assert kinds == ["Payload", "Payload", "Gap", "Payload", "Checkpointed"]

@@ -34,7 +34,7 @@ from tests.rig import ComputeThread, Party
 from tests.tiny import VOCABULARY, tiny_model
 
 WIDTH = 32
-WAIT_S = 4.0
+WAIT_S = 20.0
 # Seconds. Whoever is refused later than this sees a ChannelError, which no test here takes.
 PROMPT_S = 5.0
 # Whoever dials may have to import torch first, on a machine that is busy.

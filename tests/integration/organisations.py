@@ -36,7 +36,8 @@ DEADLINE_S = 60.0
 
 # A fact that has not come by then never will; a busy machine takes its time to import torch.
 _PATIENCE_S = 120.0
-_LOOK_S = 0.003
+_LOOK_S = 0.004
+_LOOK_FOR_END_S = 0.02
 
 # One way. A step then takes several times as long as to look whether it is under way.
 _DELAY_S = 0.01
@@ -123,7 +124,12 @@ class Process:
 
     def wait(self, *, timeout_s: float = _PATIENCE_S) -> int:
         """Its exit code."""
-        _until(lambda: self.poll() is not None, what=lambda: self._story("end"), within_s=timeout_s)
+        _until(
+            lambda: self.poll() is not None,
+            what=lambda: self._story("end"),
+            every_s=_LOOK_FOR_END_S,
+            within_s=timeout_s,
+        )
         code = self.poll()
         assert code is not None
         return code
@@ -135,7 +141,7 @@ class Process:
             assert self.poll() is None, self._story(what)
             return fact()
 
-        _until(settled, what=lambda: self._story(what))
+        _until(settled, what=lambda: self._story(what), every_s=_LOOK_S)
 
     def port(self) -> int:
         """The port that it says it listens on."""
@@ -290,15 +296,19 @@ class Organisations:
         """
 
         def caught() -> bool:
-            if (under_way(log) or -1) < step:
-                return False
-            os.kill(process.pid, signal.SIGSTOP)
-            if (under_way(log) or -1) >= step:
-                return True
-            os.kill(process.pid, signal.SIGCONT)
+            return under_way(log) in wanted
+
+        def stopped() -> bool:
+            if caught():
+                os.kill(process.pid, signal.SIGSTOP)
+                if caught():
+                    return True
+                os.kill(process.pid, signal.SIGCONT)
             return False
 
-        process.wait_for(caught, what=f"the middle of step {step}")
+        # Not the last before a checkpoint: what is on its way can then end a step and not a pause.
+        wanted = {at for at in range(step, STEPS) if (at + 1) % EVERY}
+        process.wait_for(stopped, what=f"the middle of step {step}")
 
     def assert_ended_like(
         self, other: "Organisations", *, gaps: Mapping[Path, Collection[int]]
@@ -426,9 +436,13 @@ def write_inputs(folder: Path) -> None:
 
 
 def _until(
-    fact: Callable[[], bool], *, what: Callable[[], str], within_s: float = _PATIENCE_S
+    fact: Callable[[], bool],
+    *,
+    what: Callable[[], str],
+    every_s: float,
+    within_s: float = _PATIENCE_S,
 ) -> None:
     deadline = time.monotonic() + within_s
     while not fact():
         assert time.monotonic() < deadline, what()
-        time.sleep(_LOOK_S)
+        time.sleep(every_s)

@@ -2,8 +2,10 @@
 
 import gc
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -172,12 +174,9 @@ def test_a_table_that_names_no_way_is_a_manifest_error(clinic: Identity) -> None
         found.find(run="", deadline_s=1.0)
 
 
-def test_a_certificate_that_is_due_is_renewed_once(tmp_path: Path) -> None:
-    from datetime import UTC, datetime, timedelta
-
+def test_a_certificate_that_is_due_is_renewed(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     dates = {"not_before": now - timedelta(hours=20), "not_after": now + timedelta(hours=4)}
-    gpuhost = make_identity(tmp_path, "gpuhost", Role.COMPUTE)
     told: list[str] = []
     with Registrar(make_authority(tmp_path).folder, port=0, report=told.append) as registrar:
         old = make_identity(tmp_path, "clinic", Role.TRUSTED, registrar=registrar.address, **dates)
@@ -187,8 +186,9 @@ def test_a_certificate_that_is_due_is_renewed_once(tmp_path: Path) -> None:
                 with pytest.raises(ChannelError):
                     found.find(run="", deadline_s=0.1)
     assert old.reload().certificate.not_valid_after_utc > old.certificate.not_valid_after_utc
-    assert gpuhost.name.role is Role.COMPUTE
-    assert len([line for line in told if "renew" in line]) <= 2
+    # Whoever looked first, in the foreground or beside it; at most both at the same moment.
+    certified = [line for line in told if line.startswith(f"certified {old.name.uri}")]
+    assert len(certified) in {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -228,5 +228,9 @@ def test_nothing_runs_on_when_a_reach_is_left(clinic: Identity) -> None:
         with pytest.raises(ChannelError):
             found.find(run="", deadline_s=0.01)
         assert set(threading.enumerate()) - before
-    gc.collect()
-    assert not {thread for thread in set(threading.enumerate()) - before if not thread.daemon}
+    patience = threading.Event()
+    deadline = time.monotonic() + WAIT_S
+    while set(threading.enumerate()) - before and time.monotonic() < deadline:
+        gc.collect()  # gRPC's own thread ends with the last of its objects
+        patience.wait(0.01)
+    assert set(threading.enumerate()) - before == set()
