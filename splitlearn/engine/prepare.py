@@ -246,19 +246,25 @@ class _Claim(msgspec.Struct, frozen=True):
 
 
 def _claim(job: Job) -> str:
-    """The run's salt: drawn for a new folder, read from one that this very run has begun."""
+    """The run's salt: drawn for a new folder, read from one that this very run has claimed.
+
+    A folder belongs to a run from its first checkpoint on: before it nothing was sent, and a job
+    that was refused may be corrected.
+    """
     path = job.run.folder / "run.json"
     mine = (job.digest(), job.inputs_digest())
     try:
         job.run.folder.mkdir(parents=True, exist_ok=True)
         if path.exists():
             claim = msgspec.json.decode(path.read_bytes(), type=_Claim)
-            if (claim.job, claim.inputs) != mine:
+            begun = (job.run.folder / "checkpoints").exists()
+            if (claim.job, claim.inputs) == mine:
+                return claim.salt
+            if begun:
                 raise ManifestError(
                     f"run folder {job.run.folder} holds a run of another job, model or data; "
                     f"choose another run.folder in {job.file}, or remove that one to begin anew"
                 )
-            return claim.salt
         claim = _Claim(salt=secrets.token_hex(32), job=mine[0], inputs=mine[1])
         part = path.with_suffix(".part")
         part.touch(mode=0o600)

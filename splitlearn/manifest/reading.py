@@ -42,7 +42,9 @@ def read(path: Path, *, model: type[M], faults: Callable[[M], Iterator[Fault]]) 
         manifest = model.model_validate(table, context={"file": path})
     except ValidationError as errors:
         # An unknown key explains a missing one, so it comes first.
-        found = sorted(errors.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
+        found = sorted(
+            errors.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden"
+        )
         raise ManifestError(f"{path}: {_sentence(found[0], model=model)}") from None
     for key, why in faults(manifest):
         raise ManifestError(f"{path}: {key} {why}")
@@ -59,9 +61,7 @@ def _sentence(error: ErrorDetails, *, model: type[BaseModel]) -> str:
     *tables, last = loc or [""]
     owner = _table(model, tables)
     if error["type"] == "extra_forbidden":
-        where = (
-            f"[{'.'.join(tables)}] takes" if tables else "a file of this kind has the tables"
-        )
+        where = f"[{'.'.join(tables)}] takes" if tables else "a file of this kind has the tables"
         near = difflib.get_close_matches(last, owner.model_fields, n=1)
         hint = f"; did you mean {'.'.join([*tables, *near])}?" if near else ";"
         return f"{key} is not a key{hint} {where} {', '.join(owner.model_fields)}"

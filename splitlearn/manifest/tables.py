@@ -101,7 +101,10 @@ class CutTable(Table):
     """Layers [0, bottom) and [top, end) stay here; those between go to the peer."""
 
     bottom: int = Field(
-        default=2, ge=1, le=65_536, description="a whole number of first layers that stay here, at least 1"
+        default=2,
+        ge=1,
+        le=65_536,
+        description="a whole number of first layers that stay here, at least 1",
     )
     top: int = Field(
         default=-1,
@@ -150,7 +153,10 @@ class ScheduleTable(Table):
         default=32, ge=1, le=4_096, description="a whole number of examples, from 1 to 4096"
     )
     micro_batches: int = Field(
-        default=1, ge=1, le=4_096, description="a whole number of pieces of a batch, from 1 to batch_size"
+        default=1,
+        ge=1,
+        le=4_096,
+        description="a whole number of pieces of a batch, from 1 to batch_size",
     )
 
 

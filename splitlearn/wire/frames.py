@@ -82,14 +82,14 @@ def decode(raw: bytes) -> Frame:
     kind, seq, meta_end, total = _judge(raw)
     if len(raw) != total:
         raise WireError(
-            f"a {kind} frame has {len(raw)} bytes; its header announces {total}; "
+            f"this {kind} frame has {len(raw)} bytes; its header announces {total}; "
             "the peer's framing is at fault"
         )
     meta_bytes = raw[HEADER_BYTES:meta_end]
     meta = _meta(kind, meta_bytes)
     if _ENCODER.encode(meta) != meta_bytes:
         raise WireError(
-            f"the metadata of a {kind} frame is spelt in another way than its values are written; "
+            f"the metadata of this {kind} frame is spelt in another way than its values are written; "
             "the peer's encoder is at fault"
         )
     return Frame(kind, seq, meta, memoryview(raw)[meta_end:], raw)
@@ -158,12 +158,12 @@ def _judge(start: bytes) -> tuple[Kind, int, int, int]:
     total = HEADER_BYTES + meta_bytes + payload_bytes
     if meta_bytes > MAX_META_BYTES or total > MAX_FRAME_BYTES:
         raise WireError(
-            f"a {kind} frame announces {meta_bytes} bytes of metadata and {total} in all; expected at most "
+            f"this {kind} frame announces {meta_bytes} bytes of metadata and {total} in all; expected at most "
             f"{MAX_META_BYTES} and {MAX_FRAME_BYTES}; use smaller micro-batches"
         )
     if payload_bytes and kind not in BEARS_TENSORS:
         raise WireError(
-            f"a {kind} frame announces a payload of {payload_bytes} bytes; expected none"
+            f"this {kind} frame announces a payload of {payload_bytes} bytes; expected none"
         )
     return kind, _sequence(seq), HEADER_BYTES + meta_bytes, total
 
@@ -177,14 +177,14 @@ def _sequence(seq: int) -> int:
 def _written(kind: Kind, meta: Meta) -> bytes:
     if type(meta) is not META[kind]:
         raise WireError(
-            f"a {kind} frame was given a {type(meta).__name__}; expected a {META[kind].__name__}; "
+            f"this {kind} frame was given a {type(meta).__name__}; expected a {META[kind].__name__}; "
             "our own caller is at fault"
         )
     try:
         return _ENCODER.encode(meta)
     except (TypeError, ValueError, OverflowError) as error:
         raise WireError(
-            f"the metadata of a {kind} frame cannot be written ({_said(error)}); our own caller is at fault"
+            f"the metadata of this {kind} frame cannot be written ({_said(error)}); our own caller is at fault"
         ) from None
 
 
@@ -193,7 +193,7 @@ def _meta(kind: Kind, meta_bytes: bytes) -> Meta:
         return _DECODERS[kind].decode(meta_bytes)
     except msgspec.MsgspecError as error:
         raise WireError(
-            f"the metadata of a {kind} frame is not a legal {META[kind].__name__} ({_said(error)}); "
+            f"the metadata of this {kind} frame is not a legal {META[kind].__name__} ({_said(error)}); "
             "whoever encoded it is at fault"
         ) from None
 

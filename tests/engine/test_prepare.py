@@ -111,8 +111,15 @@ def test_whoever_names_no_held_out_data_has_none(tmp_path: Path) -> None:
     assert data.evaluation == ()
 
 
+def begun(folder: Path) -> Prepared:
+    """A run that has its first checkpoint."""
+    made = prepared(folder)
+    (folder / "run" / "checkpoints").mkdir()
+    return made
+
+
 def test_a_run_folder_belongs_to_one_run(tmp_path: Path) -> None:
-    first = prepared(tmp_path).run.offer
+    first = begun(tmp_path).run.offer
     assert prepared(tmp_path).run.offer.salt == first.salt
     assert prepared(tmp_path, {"run": {"deadline_s": 5.0}}).run.offer.salt == first.salt
     for changes in (
@@ -130,8 +137,15 @@ def test_a_run_folder_belongs_to_one_run(tmp_path: Path) -> None:
         prepared(tmp_path)
 
 
+def test_a_job_that_never_began_may_be_corrected_in_its_folder(tmp_path: Path) -> None:
+    first = prepared(tmp_path).run.offer
+    corrected = prepared(tmp_path, {"run": {"seed": 1}}).run.offer
+    assert corrected.salt != first.salt
+    assert prepared(tmp_path, {"run": {"seed": 1}}).run.offer.salt == corrected.salt
+
+
 def test_other_training_data_in_the_same_run_folder_are_refused(tmp_path: Path) -> None:
-    prepared(tmp_path)
+    begun(tmp_path)
     with pytest.raises(ManifestError, match="another job, model or data"):
         prepare(load_job(make_job(tmp_path, examples=25)))
 

@@ -87,7 +87,7 @@ def a_model_that_is_none() -> bytes:
 
 
 BAD = {
-    over_the_limit: "a offer frame announces",
+    over_the_limit: "this offer frame announces",
     of_another_protocol: "a frame is of protocol 2; expected 1",
     not_an_offer: "the conversation began with activation; expected offer",
     the_second_first: "message 2 (offer) runs ahead of the conversation",

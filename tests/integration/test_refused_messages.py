@@ -20,6 +20,7 @@ from splitlearn.engine.flight import Flight
 from splitlearn.engine.weights import shards
 from splitlearn.errors import ChannelError, IdentityError, PeerError, RefusedError
 from splitlearn.identity import Identity
+from splitlearn.manifest import load_job
 from splitlearn.roles import Kind, Role
 from splitlearn.wire import frames, tensors
 from splitlearn.wire.frames import Frame
@@ -196,7 +197,9 @@ def test_weights_of_another_digest_are_refused_by_the_peer(
 
 def test_a_run_does_not_go_on_with_another_model(clinic: Clinic, tmp_path: Path) -> None:
     run = {"deadline_s": 0.1}
-    assert splitlearn("trusted", "train", clinic.job(run=run)).code == ChannelError.exit_code
+    job = clinic.job(run=run)
+    assert splitlearn("trusted", "train", job).code == ChannelError.exit_code
+    (load_job(job).run.folder / "checkpoints").mkdir()
     other = write_model(tmp_path / "other")
     (other / "config.json").write_text((other / "config.json").read_text() + "\n")
     job = clinic.job(run=run, model={"path": str(other)})
