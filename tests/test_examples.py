@@ -13,7 +13,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # What a reader should find in the output of each.
 SAYS = {
     "01_split_by_hand.py": ["gradients          equal to the bit"],
-    "02_two_parties_in_one_process.py": ["log of clinic: 87 records, clean", "log of gpuhost"],
+    "02_two_parties_in_one_process.py": ["log of clinic: 88 records, clean", "log of gpuhost"],
     "03_load_a_merged_model.py": ["both give the same logits", "transformers alone refuses it"],
     "04_audit_a_log.py": [
         "untouched: exit 0 (clean)",

@@ -27,7 +27,7 @@ SILENCE_S = 8.0
 ACK_DELAY_S = 0.05
 
 # How long a bye waits for the peer to hang up.
-FAREWELL_S = 1.0
+FAREWELL_S = 3.0
 
 # The control stream follows the frames' handshake at once.
 _CONTROL_S = 5.0

@@ -158,8 +158,8 @@ def _judge(start: bytes) -> tuple[Kind, int, int, int]:
     total = HEADER_BYTES + meta_bytes + payload_bytes
     if meta_bytes > MAX_META_BYTES or total > MAX_FRAME_BYTES:
         raise WireError(
-            f"this {kind} frame announces {meta_bytes} bytes of metadata and {total} in all; expected at most "
-            f"{MAX_META_BYTES} and {MAX_FRAME_BYTES}; use smaller micro-batches"
+            f"this {kind} frame announces {meta_bytes} bytes of metadata and {total} in all; expected "
+            f"at most {MAX_META_BYTES} and {MAX_FRAME_BYTES}; use smaller micro-batches"
         )
     if payload_bytes and kind not in BEARS_TENSORS:
         raise WireError(
@@ -184,7 +184,8 @@ def _written(kind: Kind, meta: Meta) -> bytes:
         return _ENCODER.encode(meta)
     except (TypeError, ValueError, OverflowError) as error:
         raise WireError(
-            f"the metadata of this {kind} frame cannot be written ({_said(error)}); our own caller is at fault"
+            f"the metadata of this {kind} frame cannot be written ({_said(error)}); "
+            "our own caller is at fault"
         ) from None
 
 

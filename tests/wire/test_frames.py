@@ -240,7 +240,7 @@ def test_metadata_of_another_kind_is_refused() -> None:
 
 @pytest.mark.parametrize("step", [-1, 10_000_001, 2**70, "1", object(), "\ud800"])
 def test_our_own_metadata_out_of_bounds_is_refused_before_it_leaves(step: object) -> None:
-    with pytest.raises(WireError, match="metadata of a saved frame"):
+    with pytest.raises(WireError, match="metadata of this saved frame"):
         frames.encode(Kind.SAVED, seq=1, meta=msgspec.structs.replace(Step(1), step=step))
 
 
