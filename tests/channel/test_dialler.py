@@ -587,10 +587,13 @@ def test_an_answer_for_another_run_is_a_peer_error(trusted: Identity, compute: I
 def test_garbage_for_a_frame_is_a_wire_error_for_the_engine(
     trusted: Identity, compute: Identity
 ) -> None:
+    connected = threading.Event()
+
     async def on_frames(stream: ServerStream) -> None:
         data = await stream.read()
         assert data is not None
         await stream.write(signed(compute, data, welcome(compute, handshake.decode_hello(data))))
+        await asyncio.to_thread(connected.wait, WAIT_S)
         await stream.write(b"this is no frame of ours, whatever it is")
         while await stream.read() is not None:
             pass
@@ -599,6 +602,7 @@ def test_garbage_for_a_frame_is_a_wire_error_for_the_engine(
     channel = connect(
         f"127.0.0.1:{impostor.port}", identity=trusted, peer=compute.name, deadline_s=WAIT_S
     )
+    connected.set()
     with pytest.raises(WireError, match="a frame begins with"):
         channel.receive(timeout_s=WAIT_S)
     with pytest.raises(WireError):
