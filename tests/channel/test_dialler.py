@@ -1,5 +1,6 @@
 """The dialling end: links that break and heal, peers that restart, and refusals that end the matter."""
 
+import asyncio
 import dataclasses
 import signal
 import subprocess
