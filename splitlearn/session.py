@@ -86,10 +86,11 @@ class Group:
     phase: str
     ends_at: Progress
     progress: list[Progress]
+    left: int
 
     @property
     def complete(self) -> bool:
-        return all(at is self.ends_at for at in self.progress)
+        return self.left == 0
 
 
 @dataclass
@@ -175,6 +176,7 @@ class Session:
                 f"which is {at.value}; {self._view()}"
             )
         group.progress[meta.micro_batch] = after
+        group.left -= after is group.ends_at
         if group.complete and group.phase == "train":
             self.next_step = group.step + 1
 
@@ -195,6 +197,7 @@ class Session:
             phase=meta.phase,
             ends_at=self._last(meta),
             progress=[Progress.NEW] * meta.micro_batches,
+            left=meta.micro_batches,
         )
         return self.group
 

@@ -214,12 +214,18 @@ def _check_whole_columns(sample_SD: NDArray[np.float64]) -> None:
         raise _looks_like("a column is", sample_SD, what="whole numbers", rule="content.whole")
 
 
+# Rows that are enough to see classes: sorting them is the dearest of the checks.
+DISTINCT_ROWS = 32
+
+
 def _check_distinct(sample_SD: NDArray[np.float64]) -> None:
     """Refuse a column that takes few values over rows that ought to differ all."""
     if len(sample_SD) < MIN_SAMPLE_ROWS:
         return
-    sorted_SD = np.sort(sample_SD, axis=0)
-    distinct_D = 1 + np.count_nonzero(np.diff(sorted_SD, axis=0), axis=0)
+    sample_SD = sample_SD[:: max(1, len(sample_SD) // DISTINCT_ROWS)]
+    # Along rows of memory: several times faster than down the columns, and the values are float32.
+    sorted_DS = np.sort(np.ascontiguousarray(sample_SD.T, dtype=np.float32), axis=1)
+    distinct_D = 1 + np.count_nonzero(sorted_DS[:, 1:] != sorted_DS[:, :-1], axis=1)
     few_D = (distinct_D > 1) & (distinct_D <= len(sample_SD) // 2)
     # In half precision a column of large, close values takes few: then all columns have to.
     if few_D.all() if _is_coarse(sample_SD.astype(np.float32)) else few_D.any():
