@@ -227,8 +227,10 @@ def _check_distinct(sample_SD: NDArray[np.float64]) -> None:
     sorted_DS = np.sort(np.ascontiguousarray(sample_SD.T, dtype=np.float32), axis=1)
     distinct_D = 1 + np.count_nonzero(sorted_DS[:, 1:] != sorted_DS[:, :-1], axis=1)
     few_D = (distinct_D > 1) & (distinct_D <= len(sample_SD) // 2)
+    if not few_D.any():
+        return
     # In half precision a column of large, close values takes few: then all columns have to.
-    if few_D.all() if _is_coarse(sample_SD.astype(np.float32)) else few_D.any():
+    if few_D.all() or not _is_coarse(sample_SD.astype(np.float32)):
         raise _looks_like(
             f"a column takes {int(distinct_D[few_D].min())} values over {len(sample_SD)} different",
             sample_SD,

