@@ -6,9 +6,9 @@ them that counts every byte of TCP payload, TLS and handshakes included. MiniLM,
 bottleneck and by SFT; the bottom frozen, and training. Full dev set, several seeds, means.
 
 Data: a folder with SST-2's train.tsv.gz and dev.tsv.gz (else the hub's copy), and public text of
-another domain for the PCA basis (else the demo's news articles). Writes out/bench/sst2.json after every run, and goes on from there when started again.
-Run as `python -m tests.bench.sst2 --data DIR --public FILE`; needs the `demo` extra; about half an
-hour on two cores.
+another domain for the PCA basis (else the demo's news articles). Writes out/bench/sst2.json after
+every run, and goes on from there when started again. Run as `python -m tests.bench.sst2`; needs the
+`demo` extra; about half an hour on two cores.
 """
 
 import argparse
