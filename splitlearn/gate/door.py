@@ -17,9 +17,9 @@ import numpy as np
 from splitlearn.audit import Denied, Log, PartShape, Party, Payload, RunClose, RunOpen
 from splitlearn.channel.base import Released
 from splitlearn.errors import AuditError, RefusedError, SplitLearnError, WireError
+from splitlearn.gate.rows import check_arguments, read_back, rows_of, same_bits
 from splitlearn.identity import PartyName
 from splitlearn.policy import (
-    STEP_KINDS,
     Direction,
     Facts,
     Ledger,
@@ -138,11 +138,11 @@ class Gate:
         """
         attempt = _Attempt(kind, "out")
         with self._busy, self._door(attempt):
-            _check_arguments(kind, tensor=tensor, codec=codec, parts=parts)
+            check_arguments(kind, tensor=tensor, codec=codec, parts=parts)
             attempt.parts = tuple(PartShape.of(part) for part in parts or ())
             x_ND = None
             if tensor is not None:
-                x_ND = _rows(tensor)
+                x_ND = rows_of(tensor)
                 attempt.parts = (PartShape.before_encoding(x_ND.shape),)
             facts = self._facts(kind, "out", meta, private=private)
             facts = _with_bytes(facts, parts=parts or (), wire_bytes=0)
@@ -171,10 +171,8 @@ class Gate:
             facts = _with_bytes(facts, parts=written, wire_bytes=len(raw))
             rule = self._ledger.judge(facts)
             if x_ND is not None and codec is not None:
-                decoded_ND = _read_back(
-                    written, codec=codec, rows=facts.rows, columns=facts.columns
-                )
-                if not _same_bits(decoded_ND, x_ND):  # what was judged before is judged
+                decoded_ND = read_back(written, codec=codec, rows=facts.rows, columns=facts.columns)
+                if not same_bits(decoded_ND, x_ND):  # what was judged before is judged
                     self._check_rows(decoded_ND, kind=kind, meta=meta, private=private, coded=True)
             elif written:
                 check_weights(written)
@@ -209,7 +207,7 @@ class Gate:
             rule = self._ledger.judge(replace(facts, codec=codec.name, rows=rows, columns=width))
             x_ND = codec.decode(parts, rows=rows, width=width)
             with self._blaming_the_peer():
-                values_ND = _rows(x_ND)
+                values_ND = rows_of(x_ND)
                 check_finite(values_ND)
                 if rule.max_row_norm is not None:
                     check_row_norm(values_ND, limit=rule.max_row_norm)
@@ -388,66 +386,5 @@ class _Attempt:
     parts: tuple[PartShape, ...] = ()
 
 
-def _check_arguments(
-    kind: Kind,
-    *,
-    tensor: "Tensor | None",
-    codec: "Codec | None",
-    parts: tuple[Part, ...] | None,
-) -> None:
-    """Refuse a message that comes with more or less than its kind carries."""
-    given = (tensor is not None, codec is not None, parts is not None)
-    rows = kind in STEP_KINDS
-    expected = (rows, rows, kind in BEARS_TENSORS and not rows)
-    if given != expected:
-        names = ("a tensor", "a codec", "parts")
-        wanted = " and ".join(n for n, has in zip(names, expected, strict=True) if has) or "nothing"
-        raise RefusedError(
-            f"{kind} carries {wanted} beside its metadata, and was given something else; "
-            "our own stage is at fault",
-            rule="content.arguments",
-        )
-
-
-def _rows(tensor: "Tensor") -> "NDArray[np.float32]":
-    """The tensor as float32 in main memory; shares what already is. Refuses what is no rows."""
-    if tensor.dim() != 2 or not tensor.is_floating_point():
-        raise RefusedError(
-            f"a tensor of {tensor.dtype} {tuple(tensor.shape)} is no hidden state; expected "
-            "floating point of (rows, columns); our own stage is at fault",
-            rule="content.floats",
-        )
-    x_ND: NDArray[np.float32] = tensor.detach().cpu().float().contiguous().numpy()
-    return x_ND
-
-
-def _same_bits(one_ND: "NDArray[np.float32]", other_ND: "NDArray[np.float32]") -> bool:
-    return np.array_equal(one_ND.view(np.uint32), other_ND.view(np.uint32))
-
-
 def _with_bytes(facts: Facts, *, parts: Sequence[Part], wire_bytes: int) -> Facts:
     return replace(facts, dtypes=frozenset(part.dtype for part in parts), wire_bytes=wire_bytes)
-
-
-def _read_back(
-    parts: tuple[Part, ...], *, codec: "Codec", rows: int, columns: int
-) -> "NDArray[np.float32]":
-    """Decode our own bytes as the peer will, and refuse what the codec does not declare."""
-    layout = codec.layout(rows=rows, width=columns)
-    declared = [(slot.name, slot.dtype, slot.shape) for slot in layout]
-    found = [
-        (part.name, part.dtype, part.shape if slot.shape is not None else None)
-        for part, slot in zip(parts, layout, strict=False)
-    ]
-    if found != declared or len(parts) != len(layout):
-        raise RefusedError(
-            f"codec {codec.name} wrote {len(parts)} parts that are not the {len(layout)} it "
-            "declares; the codec is at fault",
-            rule="content.layout",
-        )
-    try:
-        return _rows(codec.decode(parts, rows=rows, width=columns))
-    except WireError as error:
-        raise RefusedError(
-            f"what codec {codec.name} wrote cannot be read back: {error}", rule="content.layout"
-        ) from error

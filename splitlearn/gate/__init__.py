@@ -1,0 +1,5 @@
+"""The one door: what leaves a party and what comes in passes here, and nowhere else."""
+
+from splitlearn.gate.door import Gate, Order, Private
+
+__all__ = ["Gate", "Order", "Private"]

@@ -1,0 +1,84 @@
+"""What goes through the door as rows: told from anything else, and read back as the peer will read it.
+
+N rows, D columns
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from splitlearn.errors import RefusedError, WireError
+from splitlearn.policy import STEP_KINDS
+from splitlearn.roles import Kind
+from splitlearn.wire.frames import BEARS_TENSORS
+from splitlearn.wire.tensors import Part
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from splitlearn.codecs import Codec
+
+__all__ = ["check_arguments", "read_back", "rows_of", "same_bits"]
+
+
+def check_arguments(
+    kind: Kind,
+    *,
+    tensor: "Tensor | None",
+    codec: "Codec | None",
+    parts: tuple[Part, ...] | None,
+) -> None:
+    """Refuse a message that comes with more or less than its kind carries."""
+    given = (tensor is not None, codec is not None, parts is not None)
+    rows = kind in STEP_KINDS
+    expected = (rows, rows, kind in BEARS_TENSORS and not rows)
+    if given != expected:
+        names = ("a tensor", "a codec", "parts")
+        wanted = " and ".join(n for n, has in zip(names, expected, strict=True) if has) or "nothing"
+        raise RefusedError(
+            f"{kind} carries {wanted} beside its metadata, and was given something else; "
+            "our own stage is at fault",
+            rule="content.arguments",
+        )
+
+
+def rows_of(tensor: "Tensor") -> "NDArray[np.float32]":
+    """The tensor as float32 in main memory; shares what already is. Refuses what is no rows."""
+    if tensor.dim() != 2 or not tensor.is_floating_point():
+        raise RefusedError(
+            f"a tensor of {tensor.dtype} {tuple(tensor.shape)} is no hidden state; expected "
+            "floating point of (rows, columns); our own stage is at fault",
+            rule="content.floats",
+        )
+    x_ND: NDArray[np.float32] = tensor.detach().cpu().float().contiguous().numpy()
+    return x_ND
+
+
+def same_bits(one_ND: "NDArray[np.float32]", other_ND: "NDArray[np.float32]") -> bool:
+    """Whether both are the same to the bit, negative zeros told apart."""
+    return np.array_equal(one_ND.view(np.uint32), other_ND.view(np.uint32))
+
+
+def read_back(
+    parts: tuple[Part, ...], *, codec: "Codec", rows: int, columns: int
+) -> "NDArray[np.float32]":
+    """Decode our own bytes as the peer will, and refuse what the codec does not declare."""
+    layout = codec.layout(rows=rows, width=columns)
+    declared = [(slot.name, slot.dtype, slot.shape) for slot in layout]
+    found = [
+        (part.name, part.dtype, part.shape if slot.shape is not None else None)
+        for part, slot in zip(parts, layout, strict=False)
+    ]
+    if found != declared or len(parts) != len(layout):
+        raise RefusedError(
+            f"codec {codec.name} wrote {len(parts)} parts that are not the {len(layout)} it "
+            "declares; the codec is at fault",
+            rule="content.layout",
+        )
+    try:
+        return rows_of(codec.decode(parts, rows=rows, width=columns))
+    except WireError as error:
+        raise RefusedError(
+            f"what codec {codec.name} wrote cannot be read back: {error}", rule="content.layout"
+        ) from error
