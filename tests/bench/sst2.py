@@ -41,7 +41,7 @@ ROOT = Path(__file__).parent.parent.parent
 RESULT = ROOT / "out" / "bench" / "sst2.json"
 SHARED = ROOT.parent / "shared" / "data"
 SEEDS = (1, 2, 3)
-SENTENCES, EPOCHS = 2000, 2
+SENTENCES, EPOCHS = 4000, 1
 PUBLIC_LINES = 512
 # Of the same rows in float32: width, times bytes, times both cuts in both directions.
 UNCUT_BYTES_A_ROW = 384 * 4 * 4
@@ -80,7 +80,7 @@ output = "fp16"
 gradient = "fp16"
 input_gradient = "int8+zstd"
 [optimiser]
-learning_rate = 1e-4
+learning_rate = 2e-4
 [schedule]
 epochs = {epochs}
 batch_size = 32
@@ -124,8 +124,8 @@ def main() -> None:
     done: dict[str, dict[str, float]] = (
         json.loads(RESULT.read_text())["runs"] if RESULT.exists() else {}
     )
-    for seed in arguments.seeds:
-        for train_bottom in (False, True):
+    for train_bottom in (False, True):
+        for seed in arguments.seeds:
             for method in ("unsplit", "pca", "sft"):
                 name = f"{method} {'bottom trains' if train_bottom else 'bottom frozen'} {seed}"
                 if name in done:
