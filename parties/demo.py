@@ -85,7 +85,7 @@ gradient = "fp16"
 learning_rate = 2e-4
 
 [schedule]
-epochs = 1
+epochs = 2
 batch_size = 32
 micro_batches = 4
 warmup_steps = 4
