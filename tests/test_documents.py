@@ -56,7 +56,7 @@ PROMISES = (
     "anonymised",
     "anonymized",
 )
-PLACES = ("/work/", "/root/", "/tmp/")
+PLACES = (f"{ROOT.parent}/", f"{Path.home()}/", "/tmp/")
 
 
 class Code(NamedTuple):
