@@ -134,7 +134,7 @@ with open_log(CLINIC) as clinic_log, open_log(GPUHOST) as gpuhost_log:
         observe=print,
     )
     clinic.train(lambda _: halves)  # two micro-batches a step, under way at the same time
-    trained = clinic.finish()  # the trunk comes home
+    trained = clinic.finish(fetch=True)  # the trunk comes home
     clinic.end(None)
     thread.join()
 

@@ -142,7 +142,7 @@ def demo(
         console.rule("split: the clinic trains, gpuhost computes")
         with _federation(out):
             trusted.train(out / "job.toml", threads=1)
-        trusted.export(out / "job.toml", to=out / "model")
+            trusted.export(out / "job.toml", to=out / "model", threads=1)
         console.rule("unsplit: the same data, seed and recipe in one process")
         plain = _unsplit(out)
         split = msgspec.json.decode(
@@ -203,7 +203,7 @@ def _federation(out: Path) -> Iterator[None]:
         _run("join", token, "--registrar", registrar.address, "--folder", str(identity))
         with (out / "gpuhost" / "output.txt").open("w") as output:
             compute = subprocess.Popen(  # noqa: S603 - our own command
-                [*_COMMAND, "compute", str(out / "compute.toml"), "--runs", "1", "--threads", "1"],
+                [*_COMMAND, "compute", str(out / "compute.toml"), "--runs", "2", "--threads", "1"],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=_one_thread(),

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from parties.protection import guarantees, outlook, sentence
 from splitlearn.errors import AuditError, ManifestError
+from splitlearn.policy.accounting import Guarantee
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,21 +64,19 @@ def train(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
 
         console.print("reading data and model", markup=False)
         prepared = prepare(manifest)
-        if manifest.cut.mode == "full":
-            console.print(
-                "mode full: labels can be read from the gradients that this run sends to "
-                f"{manifest.peer.party}; mode features sends none",
-                markup=False,
-            )
+        if (told := outlook(manifest)) is not None:
+            console.print(told, markup=False)
         with _at_work(manifest, prepared, what="training", total=prepared.data.steps.total) as work:
             work.engine.train(prepared.data.steps)
             scores = {}
             if manifest.data.evaluate is not None:
                 work.display.begin("evaluating", total=len(prepared.data.evaluation))
                 scores = _scores(prepared, work.engine)
-            trunk = work.engine.finish()
-            _keep_trunk(manifest, prepared, trunk)
-            _write_metrics(manifest, work, scores)
+            work.engine.finish()
+            protected = guarantees(manifest, log=manifest.run.folder / "audit")
+            _write_metrics(manifest, work, scores, protected)
+    for found in protected:
+        console.print(sentence(found), markup=False)
     for name, value in scores.items():
         console.print(f"{name} {value:.4f}", markup=False)
     moved = sum(work.engine.sent.values()) + sum(work.engine.received.values())
@@ -118,6 +118,7 @@ def evaluate(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
 def export(
     job: JobFile = Path("job.toml"),
     to: Annotated[Path, typer.Option(help="The new folder for the merged model.")] = Path("model"),
+    threads: Threads = 0,
 ) -> None:
     """Write the trained model, merged into one, to a folder.
 
@@ -125,14 +126,20 @@ def export(
     Example:
         splitlearn trusted export job.toml --to model
 
+    Where the trunk was trained (mode full), the first export fetches its weights from the compute
+    party, which has to be at work, and keeps them in the run folder.
+
     Without a low-rank cut the folder is a plain transformers folder. With one it is loaded with
     splitlearn.load_merged("model"). Either gives the logits of the split model to the bit.
     """
-    manifest = _load(job, 0)
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from parties.console import console, interruptible
 
-    from parties.console import console
+    with interruptible("nothing was changed"):
+        _export(_load(job, threads), to=to)
+    console.print(f"merged model: {to}", markup=False)
+
+
+def _export(manifest: "Job", *, to: Path) -> None:
     from splitlearn.engine.checkpoints import Checkpoints
     from splitlearn.engine.optimiser import Stepper
     from splitlearn.engine.prepare import prepare
@@ -151,26 +158,18 @@ def export(
     if total not in checkpoints.held():
         raise ManifestError(
             f"{manifest.run.folder} holds no finished run of {total} steps; run splitlearn trusted "
-            f"train {job} to its end first"
+            f"train {manifest.file} to its end first"
         )
     checkpoints.load(total, model=run.local, stepper=Stepper(None, None))
     state = {name: tensor for group in run.groups.values() for name, tensor in group.items()}
     if run.offer.mode == "full":
-        path = manifest.run.folder / _TRUNK.format(step=total)
-        try:
-            state = load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise ManifestError(
-                f"{path} cannot be read: {error}; run splitlearn trusted train {job} again to fetch "
-                "the trunk's weights from the compute party"
-            ) from None
+        state = _trained_trunk(manifest, prepared)
     trunk = build_trunk(run.offer.model, cut=run.offer.cut)
     for group in GROUPS:
         names = trunk_groups(trunk)[group]
         load_weights(trunk, {name: state[name] for name in names}, group=group)
     whole = merged(prepared.model, trunk=trunk, cut=prepared.cut)
     save_merged(to, model=whole, cut=prepared.cut, tokenizer=prepared.data.tokenizer)
-    console.print(f"merged model: {to}", markup=False)
 
 
 class RunMetrics(msgspec.Struct, frozen=True):
@@ -178,7 +177,8 @@ class RunMetrics(msgspec.Struct, frozen=True):
 
     losses: one a step, of the whole run. step_s, rows, bytes: of this process; step_s are the wall
     seconds of each of its steps, rows the tokens that crossed the cuts in each phase, sent and
-    received whole frames by kind, channel_*: with handshakes and control.
+    received whole frames by kind, channel_*: with handshakes and control. epsilon: what each
+    protection of labels gives, with its delta, releases, unit and neighbouring relation.
     """
 
     scores: dict[str, float]
@@ -189,6 +189,7 @@ class RunMetrics(msgspec.Struct, frozen=True):
     received: dict[str, int]
     channel_sent: int
     channel_received: int
+    epsilon: tuple[Guarantee, ...] = ()
 
 
 @dataclass
@@ -226,6 +227,7 @@ def _at_work(manifest: "Job", prepared: "Prepared", *, what: str, total: int) ->
     from splitlearn.identity import Identity
     from splitlearn.roles import Role
     from splitlearn.session import Session
+    from splitlearn.wire.messages import Offer
 
     rules = policy.load(manifest.policy.file)
     check_policy(rules, prepared.run.offer)
@@ -245,18 +247,22 @@ def _at_work(manifest: "Job", prepared: "Prepared", *, what: str, total: int) ->
         if peer is None:
             raise IdentityError(f"{channel.peer} has not proved who it is")
 
-        def open_gate(session: Session) -> Gate:
-            return Gate.open(
+        gates: list[Gate] = []
+
+        def open_gate(offer: Offer, session: Session) -> Gate:
+            gate = Gate.open(
                 rules,
                 log=log,
                 session=session,
                 me=identity.name,
                 peer=peer.name,
                 binding=peer.fingerprint,
-                offer=prepared.run.offer,
+                offer=offer,
                 software=f"splitlearn {__version__}",
                 vocabulary=prepared.model.config.vocab_size,
             )
+            gates.append(gate)
+            return gate
 
         with farewell(channel), Display(what, total=total) as display:
             engine = TrustedEngine(
@@ -271,6 +277,9 @@ def _at_work(manifest: "Job", prepared: "Prepared", *, what: str, total: int) ->
             except BaseException as error:
                 engine.end(error)
                 raise
+            finally:
+                for said in [said for gate in gates for said in gate.warnings]:
+                    console.print(f"warning: {said}", markup=False)
             engine.end(None)
 
 
@@ -292,21 +301,34 @@ def _evaluating(prepared: "Prepared") -> "Prepared":
     return replace(prepared, run=replace(prepared.run, offer=offer))
 
 
-def _keep_trunk(manifest: "Job", prepared: "Prepared", trunk: "dict[str, Tensor]") -> None:
-    """The trained trunk, for export, beside the checkpoints. A frozen one is in the model folder."""
+def _trained_trunk(manifest: "Job", prepared: "Prepared") -> "dict[str, Tensor]":
+    """The trunk as the compute party trained it: fetched once, then kept in the run folder."""
     from safetensors import SafetensorError
-    from safetensors.torch import save_file
+    from safetensors.torch import load_file, save_file
 
-    if not trunk:
-        return
     path = manifest.run.folder / _TRUNK.format(step=prepared.data.steps.total)
     try:
-        save_file(trunk, path)
+        if path.exists():
+            return load_file(path)
+        with _at_work(manifest, _evaluating(prepared), what="fetching", total=1) as work:
+            trunk = work.engine.finish(fetch=True)
+        part = path.with_suffix(".part")
+        save_file(trunk, part)
+        part.rename(path)
     except (OSError, SafetensorError) as error:
-        raise AuditError(f"{path} cannot be written: {error}; free space there") from error
+        raise AuditError(
+            f"{path} cannot be written and read back: {error}; make room there, or remove the file, "
+            "and export again"
+        ) from error
+    return trunk
 
 
-def _write_metrics(manifest: "Job", work: _Work, scores: dict[str, float]) -> None:
+def _write_metrics(
+    manifest: "Job",
+    work: _Work,
+    scores: dict[str, float],
+    protected: tuple[Guarantee, ...],
+) -> None:
     engine = work.engine
     metrics = RunMetrics(
         scores=scores,
@@ -317,6 +339,7 @@ def _write_metrics(manifest: "Job", work: _Work, scores: dict[str, float]) -> No
         received={kind.value: count for kind, count in sorted(engine.received.items())},
         channel_sent=work.channel.bytes_sent,
         channel_received=work.channel.bytes_received,
+        epsilon=protected,
     )
     path = manifest.run.folder / METRICS
     try:

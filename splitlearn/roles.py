@@ -35,6 +35,9 @@ class Kind(StrEnum):
     SAVED = "saved"
     FINISH = "finish"
     CLOSED = "closed"
+    SETTLE = "settle"  # signed head of my log, and a receipt for what you sent
+    SETTLED = "settled"  # the same of mine, and a countersignature
+    COUNTERSIGNED = "countersigned"
 
 
 # The byte that stands for a kind in a frame header. Never renumber; only append.
@@ -58,6 +61,9 @@ MAY_SEND: dict[Kind, frozenset[tuple[Role, Role]]] = {
     Kind.SAVED: frozenset({_UP}),
     Kind.FINISH: frozenset({_DOWN}),
     Kind.CLOSED: frozenset({_UP}),
+    Kind.SETTLE: frozenset({_DOWN}),
+    Kind.SETTLED: frozenset({_UP}),
+    Kind.COUNTERSIGNED: frozenset({_DOWN}),
 }
 
 

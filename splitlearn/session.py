@@ -11,9 +11,13 @@ from enum import StrEnum
 
 from splitlearn.errors import SessionError
 from splitlearn.roles import Kind, Role, may_send
-from splitlearn.wire.messages import Meta, Offer, Resume, Step, StepTensor
+from splitlearn.wire.messages import Finish, Meta, Offer, Resume, Step, StepTensor
 
-__all__ = ["EXCHANGE", "NEXT", "Progress", "Session", "State"]
+__all__ = ["EXCHANGE", "MAX_UNSETTLED", "NEXT", "Progress", "Session", "State"]
+
+# No step begins while more messages than this are without receipt and countersigned heads: what a
+# party could still deny or rewrite is never more than these and one step.
+MAX_UNSETTLED = 256
 
 
 class State(StrEnum):
@@ -26,6 +30,8 @@ class State(StrEnum):
     STARTING = "starting"
     OPEN = "open"
     SAVING = "saving"
+    SETTLING = "settling"
+    COUNTERSIGNING = "countersigning"
     FINISHING = "finishing"
     CLOSED = "closed"
 
@@ -59,9 +65,12 @@ NEXT: dict[State, dict[tuple[Role, Kind], State]] = {
         (Role.TRUSTED, Kind.GRADIENT): State.OPEN,
         (Role.COMPUTE, Kind.INPUT_GRADIENT): State.OPEN,
         (Role.TRUSTED, Kind.CHECKPOINT): State.SAVING,
+        (Role.TRUSTED, Kind.SETTLE): State.SETTLING,
         (Role.TRUSTED, Kind.FINISH): State.FINISHING,
     },
     State.SAVING: {(Role.COMPUTE, Kind.SAVED): State.OPEN},
+    State.SETTLING: {(Role.COMPUTE, Kind.SETTLED): State.COUNTERSIGNING},
+    State.COUNTERSIGNING: {(Role.TRUSTED, Kind.COUNTERSIGNED): State.OPEN},
     State.FINISHING: {
         (Role.COMPUTE, Kind.WEIGHTS): State.FINISHING,
         (Role.COMPUTE, Kind.CLOSED): State.CLOSED,
@@ -76,6 +85,9 @@ EXCHANGE: dict[Progress, dict[Kind, Progress]] = {
     Progress.IN_BACKWARD: {Kind.INPUT_GRADIENT: Progress.DONE},
     Progress.DONE: {},
 }
+
+
+_BETWEEN_STEPS = frozenset({Kind.FINISH, Kind.SETTLE})
 
 
 @dataclass
@@ -107,6 +119,8 @@ class Session:
     next_out: int = 1
     next_in: int = 1
     next_step: int = 0
+    unsettled: int = 0
+    weights_wanted: bool = False
     offer: Offer | None = None
     group: Group | None = field(default=None, repr=False)
 
@@ -142,12 +156,17 @@ class Session:
             self._exchange(kind, meta)
         elif isinstance(meta, Step):
             self._at_step(kind, meta.step)
-        elif kind is Kind.FINISH and self.group is not None and not self.group.complete:
-            raise SessionError(f"finish in the middle of step {self.group.step}")
+        elif kind in _BETWEEN_STEPS and self.group is not None and not self.group.complete:
+            raise SessionError(f"{kind} in the middle of step {self.group.step}")
+        elif kind is Kind.WEIGHTS and self.state is State.FINISHING:
+            self._hand_back(kind)
         if isinstance(meta, Offer):
             self.offer = meta
+        if isinstance(meta, Finish):
+            self.weights_wanted = meta.weights
         if isinstance(meta, Resume):
             self.next_step = meta.step
+        self.unsettled = 0 if kind is Kind.COUNTERSIGNED else self.unsettled + 1
         self.state = following
 
     def _at_step(self, kind: Kind, step: int) -> None:
@@ -156,6 +175,10 @@ class Session:
                 f"{kind} names step {step} while {self._view()}; "
                 f"expected {self.next_step}, between two steps"
             )
+
+    def _hand_back(self, kind: Kind) -> None:
+        if not self.weights_wanted or self.offer is None or self.offer.mode != "full":
+            raise SessionError(f"{kind} handed back that nobody asked for; {self._view()}")
 
     def _exchange(self, kind: Kind, meta: StepTensor) -> None:
         group = self.group
@@ -191,6 +214,11 @@ class Session:
             raise SessionError(
                 f"{kind} for {meta.phase} step {meta.step} while {self._view()}; "
                 f"expected the activation of step {self.next_step}"
+            )
+        if self.unsettled > MAX_UNSETTLED:
+            raise SessionError(
+                f"{kind} for {meta.phase} step {meta.step} while {self.unsettled} messages are "
+                f"without a receipt; {self._view()} expected {Kind.SETTLE} first"
             )
         self.group = Group(
             step=meta.step,

@@ -1,8 +1,10 @@
 """A gate with everything around it real but the network: policy, log, session and codecs."""
 
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -46,6 +48,7 @@ def offer() -> Offer:
     none = BottleneckSpec("none", 0)
     return Offer(
         run="news",
+        conversation="c" * 32,
         job="a" * 64,
         salt="b" * 64,
         purpose="train",
@@ -99,6 +102,7 @@ class Door:
 
     def __post_init__(self) -> None:
         self.tap: list[Released] = []
+        self.offer = msgspec.structs.replace(offer(), conversation=secrets.token_hex(16))
         self.session = Session(me=Role.TRUSTED, peer=Role.COMPUTE)
         self.peer = Session(me=Role.COMPUTE, peer=Role.TRUSTED)
         self.log = Log.open(
@@ -111,18 +115,18 @@ class Door:
             me=TRUSTED,
             peer=COMPUTE,
             binding="e" * 64,
-            offer=offer(),
+            offer=self.offer,
             software="splitlearn test",
             vocabulary=30_000,
         )
         if self.opened:
             self.agree()
-            self.say(Kind.RESUME, Resume(0))
+            self.say(Kind.RESUME, Resume(0, 0))
             self.hear(Kind.READY, Empty())
 
     def agree(self) -> None:
-        self.say(Kind.OFFER, offer())
-        self.hear(Kind.ACCEPT, Accept((), ()))
+        self.say(Kind.OFFER, self.offer)
+        self.hear(Kind.ACCEPT, Accept((), (), 0))
 
     def say(self, kind: Kind, meta: object, **more: object) -> Released:
         released = self.gate.release(kind, meta=meta, **more)  # type: ignore[arg-type]

@@ -72,6 +72,7 @@ def trusted_run(
     groups = {g: {n: t.clone() for n, t in trunk_state(trunk, group=g).items()} for g in GROUPS}
     offer = Offer(
         run=run,
+        conversation="c" * 32,
         job=digest({}),
         salt=secrets.token_hex(32),
         purpose="train",
@@ -107,6 +108,7 @@ class Party:
     me: PartyName
     peer: PartyName
     policy: str
+    clock: Callable[[], float] = time.time
     log: Log = field(init=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +120,7 @@ class Party:
             self.folder / "audit",
             origin=self.me.dns,
             signer=Ed25519PrivateKey.from_private_bytes(key.read_bytes()),
-            clock=time.time,
+            clock=self.clock,
         )
 
     def gate(self, offer: Offer, session: Session) -> Gate:
@@ -134,12 +136,14 @@ class Party:
         )
 
 
-def trusted_party(folder: Path, *, policy: str = "demo.toml") -> Party:
-    return Party(folder / "clinic", me=TRUSTED, peer=COMPUTE, policy=policy)
+def trusted_party(
+    folder: Path, *, policy: str = "demo.toml", clock: Callable[[], float] = time.time
+) -> Party:
+    return Party(folder / "clinic", me=TRUSTED, peer=COMPUTE, policy=policy, clock=clock)
 
 
-def compute_party(folder: Path) -> Party:
-    return Party(folder / "gpuhost", me=COMPUTE, peer=TRUSTED, policy="compute.toml")
+def compute_party(folder: Path, *, clock: Callable[[], float] = time.time) -> Party:
+    return Party(folder / "gpuhost", me=COMPUTE, peer=TRUSTED, policy="compute.toml", clock=clock)
 
 
 def trusted_engine(
@@ -153,7 +157,7 @@ def trusted_engine(
     return TrustedEngine(
         run,
         channel=channel,
-        open_gate=lambda session: party.gate(run.offer, session),
+        open_gate=party.gate,
         checkpoints=Checkpoints(checkpoints or party.folder / "checkpoints"),
         observe=observe,
     )
@@ -216,14 +220,16 @@ def run_in_memory(
     *,
     steps: Callable[[int], Sequence[Batch]],
     policy: str = "demo.toml",
+    clock: Callable[[], float] = time.time,
 ) -> Result:
     """Train to the end over a memory channel."""
-    trusted, compute = trusted_party(tmp_path, policy=policy), compute_party(tmp_path)
+    trusted = trusted_party(tmp_path, policy=policy, clock=clock)
+    compute = compute_party(tmp_path, clock=clock)
     ours, theirs = pair()
     thread = ComputeThread(compute, theirs)
     engine = trusted_engine(run, trusted, ours)
     engine.train(steps)
-    trunk = engine.finish()
+    trunk = engine.finish(fetch=True)
     thread.join(20)
     if thread.error is not None:
         raise thread.error

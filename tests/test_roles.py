@@ -22,6 +22,9 @@ def test_codes_are_the_published_ones() -> None:
         "saved": 11,
         "finish": 12,
         "closed": 13,
+        "settle": 14,
+        "settled": 15,
+        "countersigned": 16,
     }
 
 

@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 
 from splitlearn.errors import SessionError
 from splitlearn.roles import MAY_SEND, Kind, Role
-from splitlearn.session import EXCHANGE, NEXT, Session, State
+from splitlearn.session import EXCHANGE, MAX_UNSETTLED, NEXT, Session, State
 from splitlearn.wire.messages import (
     Accept,
     BottleneckSpec,
     CodecSpec,
     CutSpec,
     Empty,
+    Finish,
     Meta,
     Offer,
     OptimiserSpec,
@@ -29,6 +30,7 @@ def offer(*, purpose: str = "train", mode: str = "full", back: bool = True) -> O
     none = BottleneckSpec("none", 0)
     return Offer(
         run="r",
+        conversation="c" * 32,
         job="0" * 64,
         salt="1" * 64,
         purpose=purpose,  # type: ignore[arg-type]
@@ -62,13 +64,13 @@ class Pair:
         speaker, hearer = (
             (self.trusted, self.compute) if who is Role.TRUSTED else (self.compute, self.trusted)
         )
-        meta = meta or Empty()
+        meta = meta or (Finish(False) if kind is Kind.FINISH else Empty())
         hearer.check(kind, meta, seq=speaker.stamp(kind, meta))
 
     def open(self, the_offer: Offer | None = None, *, step: int = 0) -> "Pair":
         self.say(Role.TRUSTED, Kind.OFFER, the_offer or offer())
-        self.say(Role.COMPUTE, Kind.ACCEPT, Accept((0,), ()))
-        self.say(Role.TRUSTED, Kind.RESUME, Resume(step))
+        self.say(Role.COMPUTE, Kind.ACCEPT, Accept((0,), (), 0))
+        self.say(Role.TRUSTED, Kind.RESUME, Resume(step, 0))
         self.say(Role.COMPUTE, Kind.READY)
         return self
 
@@ -83,13 +85,19 @@ class Pair:
                 self.say(who, kind, tensor(i, of=of, step=step))
 
 
+    def settle(self) -> None:
+        self.say(Role.TRUSTED, Kind.SETTLE)
+        self.say(Role.COMPUTE, Kind.SETTLED)
+        self.say(Role.TRUSTED, Kind.COUNTERSIGNED)
+
+
 def test_a_whole_run_is_legal_on_both_sides() -> None:
     pair = Pair()
     pair.say(Role.TRUSTED, Kind.OFFER, offer())
-    pair.say(Role.COMPUTE, Kind.ACCEPT, Accept((0,), ("layers",)))
+    pair.say(Role.COMPUTE, Kind.ACCEPT, Accept((0,), ("layers",), 0))
     pair.say(Role.TRUSTED, Kind.WEIGHTS, Shard(0, 2))
     pair.say(Role.TRUSTED, Kind.WEIGHTS, Shard(1, 2))
-    pair.say(Role.TRUSTED, Kind.RESUME, Resume(0))
+    pair.say(Role.TRUSTED, Kind.RESUME, Resume(0, 0))
     pair.say(Role.COMPUTE, Kind.READY)
     for step in range(3):
         pair.step(step)
@@ -98,12 +106,44 @@ def test_a_whole_run_is_legal_on_both_sides() -> None:
     for i in range(2):
         pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(i, step=3, phase="evaluate"))
         pair.say(Role.COMPUTE, Kind.OUTPUT, tensor(i, step=3, phase="evaluate"))
-    pair.say(Role.TRUSTED, Kind.FINISH)
+    pair.settle()
+    pair.say(Role.TRUSTED, Kind.FINISH, Finish(True))
     pair.say(Role.COMPUTE, Kind.WEIGHTS, Shard(0, 1))
     pair.say(Role.COMPUTE, Kind.CLOSED)
     assert pair.trusted.state is pair.compute.state is State.CLOSED
     assert pair.trusted.next_out == pair.compute.next_in
     assert pair.compute.next_out == pair.trusted.next_in
+
+
+@pytest.mark.parametrize(("mode", "wanted"), [("full", False), ("features", True)])
+def test_weights_come_back_only_where_they_were_trained_and_asked_for(
+    mode: str, wanted: bool
+) -> None:
+    pair = Pair().open(offer(mode=mode, back=False))
+    pair.say(Role.TRUSTED, Kind.FINISH, Finish(wanted))
+    with pytest.raises(SessionError, match="nobody asked for"):
+        pair.compute.stamp(Kind.WEIGHTS, Shard(0, 1))
+
+
+def test_no_step_begins_over_too_many_messages_without_a_receipt() -> None:
+    pair = Pair().open()
+    step = 0
+    while pair.trusted.unsettled <= MAX_UNSETTLED:
+        pair.step(step)
+        step += 1
+    with pytest.raises(SessionError, match="without a receipt.*expected settle first"):
+        pair.trusted.stamp(Kind.ACTIVATION, tensor(0, step=step))
+    with pytest.raises(SessionError, match="without a receipt"):
+        pair.compute.check(Kind.ACTIVATION, tensor(0, step=step), seq=pair.compute.next_in)
+
+
+def test_settling_begins_the_count_anew_and_leaves_the_step_as_it_was() -> None:
+    pair = Pair().open()
+    pair.step(0)
+    pair.settle()
+    assert pair.trusted.unsettled == pair.compute.unsettled == 0
+    pair.step(1)
+    assert pair.trusted.next_step == 2
 
 
 def test_a_conversation_resumes_at_the_step_agreed_on() -> None:
@@ -167,7 +207,8 @@ def test_an_unfinished_step_can_be_neither_left_nor_saved_nor_changed() -> None:
     for kind, meta in (
         (Kind.ACTIVATION, tensor(0, step=1)),
         (Kind.CHECKPOINT, Step(0)),
-        (Kind.FINISH, Empty()),
+        (Kind.FINISH, Finish(False)),
+        (Kind.SETTLE, Empty()),
         (Kind.ACTIVATION, tensor(1, of=3)),
     ):
         pair = Pair().open()
@@ -201,11 +242,12 @@ def test_no_sequence_of_words_brings_the_two_views_apart(words: list[tuple[Role,
     pair = Pair().open()
     metas: dict[Kind, Meta] = {
         Kind.OFFER: offer(),
-        Kind.ACCEPT: Accept((0,), ()),
+        Kind.ACCEPT: Accept((0,), (), 0),
         Kind.WEIGHTS: Shard(0, 1),
-        Kind.RESUME: Resume(0),
+        Kind.RESUME: Resume(0, 0),
         Kind.CHECKPOINT: Step(0),
         Kind.SAVED: Step(0),
+        Kind.FINISH: Finish(True),
     }
     for who, kind in words:
         meta = metas.get(kind, tensor(0, of=1) if kind in set(TENSOR_KINDS) else Empty())

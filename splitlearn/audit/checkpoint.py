@@ -18,6 +18,7 @@ from splitlearn.errors import AuditError
 __all__ = [
     "MAX_NOTE_BYTES",
     "Checkpoint",
+    "cosign",
     "format_verifier_key",
     "open_note",
     "parse_verifier_key",
@@ -36,15 +37,32 @@ class Checkpoint:
     size: int
     root: bytes
 
+    @property
+    def text(self) -> str:
+        """What is signed."""
+        return f"{self.origin}\n{self.size}\n{base64.b64encode(self.root).decode()}\n"
+
     def sign(self, key: Ed25519PrivateKey) -> str:
         """The head as a signed note; the signer's name is the origin."""
-        root = base64.b64encode(self.root).decode()
-        return sign_note(f"{self.origin}\n{self.size}\n{root}\n", name=self.origin, key=key)
+        return sign_note(self.text, name=self.origin, key=key)
+
+    def signature(self, key: Ed25519PrivateKey) -> bytes:
+        """The bare signature of the head, 64 bytes."""
+        return key.sign(self.text.encode())
+
+    def note(self, signature: bytes, *, public_key: bytes, name: str | None = None) -> str:
+        """The note that a bare signature by `name`, the log itself if not given, makes of the head."""
+        return f"{self.text}\n{_signature_line(name or self.origin, public_key, signature)}"
 
     @classmethod
-    def open(cls, note: str, *, origin: str, public_key: bytes) -> "Checkpoint":
-        """Verify `note` and read it. Raises AuditError if anything about it is not as it must be."""
-        text = open_note(note, name=origin, public_key=public_key)
+    def open(
+        cls, note: str, *, origin: str, public_key: bytes, name: str | None = None
+    ) -> "Checkpoint":
+        """Verify `note` and read it; `name` signed it, the log itself if not given.
+
+        Raises AuditError if anything about it is not as it must be.
+        """
+        text = open_note(note, name=name or origin, public_key=public_key)
         lines = text.split("\n")
         if len(lines) < 4 or lines[0] != origin:
             raise AuditError(f"signed head is not one of log {origin!r}")
@@ -58,9 +76,18 @@ def sign_note(text: str, *, name: str, key: Ed25519PrivateKey) -> str:
     """`text`, which must end in a newline, with a signature line by `name` below it."""
     assert text.endswith("\n"), "a note's text ends in a newline"
     _check_name(name)
-    key_id = _key_id(name, key.public_key().public_bytes_raw())
-    signature = base64.b64encode(key_id + key.sign(text.encode())).decode()
-    return f"{text}\n{_DASH} {name} {signature}\n"
+    public_key = key.public_key().public_bytes_raw()
+    return f"{text}\n{_signature_line(name, public_key, key.sign(text.encode()))}"
+
+
+def cosign(note: str, *, name: str, key: Ed25519PrivateKey) -> str:
+    """`note` with one more signature below the others, over the same text.
+
+    Whoever signs has checked the text: a countersignature says that `name` holds this very head.
+    """
+    text, _, signatures = note.rpartition("\n\n")
+    own = sign_note(text + "\n", name=name, key=key).rpartition("\n\n")[2]
+    return f"{text}\n\n{signatures}{own}"
 
 
 def open_note(note: str, *, name: str, public_key: bytes) -> str:
@@ -115,6 +142,11 @@ def parse_verifier_key(text: str) -> tuple[str, bytes]:
 _DASH = "\N{EM DASH}"
 _KEY_ID_BYTES = 4
 _ED25519 = b"\x01"
+
+
+def _signature_line(name: str, public_key: bytes, signature: bytes) -> str:
+    encoded = base64.b64encode(_key_id(name, public_key) + signature).decode()
+    return f"{_DASH} {name} {encoded}\n"
 
 
 def _key_id(name: str, public_key: bytes) -> bytes:

@@ -2,7 +2,8 @@
 
 On disk, all of it closed to other users:
     log/000000.jsonl     the truth: one record a line, RECORDS_PER_SEGMENT lines a file
-    checkpoints/N.note   signed head of the first N records
+    checkpoints/N.note   signed head of the first N records, with the peer's countersignature
+    peers/               heads of the peer's log, see audit/witness.py
     verifier.key         public half of the key that signs the heads
 A record has reached the operating system when `append` returns, and the disk when `checkpoint` does.
 Never changes or drops a whole line. Once a write has failed the log is dead: nothing can be appended,
@@ -23,7 +24,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from splitlearn.audit.checkpoint import Checkpoint, format_verifier_key
 from splitlearn.audit.merkle import Tree
-from splitlearn.audit.records import Checkpointed, Gap, Payload, Record, decode, encode
+from splitlearn.audit.records import (
+    Checkpointed,
+    Gap,
+    Payload,
+    Record,
+    RunOpen,
+    decode,
+    encode,
+)
 from splitlearn.errors import AuditError
 
 __all__ = [
@@ -36,6 +45,7 @@ __all__ = [
     "Log",
     "read_heads",
     "read_lines",
+    "write_whole",
 ]
 
 SEGMENTS = "log"
@@ -61,11 +71,12 @@ class Log:
         self.verifier_key = format_verifier_key(
             origin, public_key=signer.public_key().public_bytes_raw()
         )
-        self._signer = signer
+        self.signer = signer
         self._clock = clock
         self._guard = threading.RLock()
         self._tree = Tree()
         self._spent: Counter[tuple[str, str]] = Counter()
+        self._policies: dict[str, str] = {}
         self._head = Checkpoint(origin=origin, size=0, root=self._tree.root())
         self._head_at = clock()
         self._closed_cleanly = False
@@ -103,6 +114,16 @@ class Log:
         """Bytes of whole frames that each policy rule let through in `run`, over all restarts."""
         return {rule: count for (name, rule), count in self._spent.items() if name == run}
 
+    def policy_of(self, run: str) -> str | None:
+        """Digest of the policy that the newest conversation of `run` went by; None for no such run."""
+        return self._policies.get(run)
+
+    def prove(self, size: int, *, since: int) -> tuple[bytes, ...]:
+        """Proof that the head of `size` records extends that of `since`; empty for since 0."""
+        with self._guard:
+            assert size == self._tree.size, "heads are proved as they are signed"
+            return self._tree.consistency(since) if since else ()
+
     def append(self, record: Record) -> int:
         """Write `record` with its index and time filled in; its index. On return the system has it.
 
@@ -132,13 +153,23 @@ class Log:
                 head = Checkpoint(origin=self.origin, size=self._tree.size, root=self._tree.root())
                 try:
                     os.fsync(self._segment)
-                    _write_whole(
-                        self.folder / CHECKPOINTS / f"{head.size}.note", head.sign(self._signer)
+                    write_whole(
+                        self.folder / CHECKPOINTS / f"{head.size}.note", head.sign(self.signer)
                     )
                 except OSError as error:
                     self._die(error)
                 self._head, self._head_at = head, self._clock()
             return self._head
+
+    def keep_head(self, size: int, note: str) -> None:
+        """Replace the note of a signed head by one with a further signature. Raises AuditError."""
+        try:
+            write_whole(self.folder / CHECKPOINTS / f"{size}.note", note)
+        except OSError as error:
+            raise AuditError(
+                f"a countersigned head cannot be kept in {self.folder}: {error.strerror}; "
+                "make room there"
+            ) from error
 
     def close(self) -> None:
         """Sign the last head and let go of the files. May be called twice, and on a dead log."""
@@ -193,6 +224,8 @@ class Log:
         if isinstance(record, Payload):
             for rule in record.rules:
                 self._spent[record.run, rule] += record.wire_bytes
+        elif isinstance(record, RunOpen):
+            self._policies[record.run] = record.policy
 
     def _die(self, error: OSError) -> NoReturn:
         self._dead = f"{error.strerror}"
@@ -231,7 +264,7 @@ class Log:
         path = self.folder / VERIFIER_KEY
         try:
             if not path.exists():
-                _write_whole(path, self.verifier_key + "\n")
+                write_whole(path, self.verifier_key + "\n")
             held = path.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise AuditError(f"{path} cannot be written and read back: {error}") from error
@@ -247,7 +280,7 @@ class Log:
             size: Checkpoint.open(
                 note,
                 origin=self.origin,
-                public_key=self._signer.public_key().public_bytes_raw(),
+                public_key=self.signer.public_key().public_bytes_raw(),
             )
             for size, note in read_heads(self.folder)
         }
@@ -355,8 +388,8 @@ def read_heads(folder: Path) -> Iterator[tuple[int, str]]:
         raise AuditError(f"log {folder}: a signed head cannot be read: {error}") from error
 
 
-def _write_whole(path: Path, text: str) -> None:
-    """Replace `path` in one step, safe on the disk when this returns. Raises OSError."""
+def write_whole(path: Path, text: str) -> None:
+    """Replace `path`, closed to others, in one step, safe on the disk when this returns. Raises OSError."""
     draft = path.with_name(f".{path.name}.draft")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -11,8 +11,6 @@ __all__ = [
     "EMPTY_ROOT",
     "HASH_BYTES",
     "Tree",
-    "consistency_proof",
-    "inclusion_proof",
     "leaf_hash",
     "root_of",
     "verify_consistency",
@@ -33,31 +31,80 @@ def leaf_hash(data: bytes) -> bytes:
 
 
 class Tree:
-    """Grows by one leaf at a time and remembers no leaf: only the roots of its full subtrees."""
+    """Grows by one leaf at a time, and can prove of any earlier size that it began so.
+
+    Keeps every full subtree's hash, level by level: 64 bytes a leaf.
+    """
 
     def __init__(self) -> None:
         self.size = 0
-        self._peaks: list[bytes] = []
+        # _levels[k] holds the hashes of the full subtrees of 2**k leaves, side by side.
+        self._levels: list[bytearray] = [bytearray()]
 
     def append(self, data: bytes) -> None:
         """Add an entry. Amortised two hashes."""
-        peak = leaf_hash(data)
+        node = hashlib.sha256(b"\x00" + data).digest()
         # Each trailing one bit of the old size is a full subtree as tall as the new one.
-        size = self.size
+        size, level = self.size, 0
+        levels = self._levels
+        levels[0] += node
         while size & 1:
-            peak = _node(self._peaks.pop(), peak)
+            node = hashlib.sha256(b"\x01" + levels[level][-2 * HASH_BYTES :]).digest()
             size >>= 1
-        self._peaks.append(peak)
+            level += 1
+            if level == len(levels):
+                levels.append(bytearray())
+            levels[level] += node
         self.size += 1
 
     def root(self) -> bytes:
         """Head of the tree as it stands."""
-        if not self._peaks:
-            return EMPTY_ROOT
-        root = self._peaks[-1]
-        for peak in reversed(self._peaks[:-1]):
-            root = _node(peak, root)
-        return root
+        return self.root_at(self.size)
+
+    def root_at(self, size: int) -> bytes:
+        """Head of the tree when it had `size` leaves."""
+        assert 0 <= size <= self.size, f"no beginning of {size} leaves among {self.size}"
+        return self._root(0, size) if size else EMPTY_ROOT
+
+    def inclusion(self, index: int) -> tuple[bytes, ...]:
+        """Siblings from leaf `index` up to the root."""
+        assert 0 <= index < self.size, f"no leaf {index} among {self.size}"
+        siblings: list[bytes] = []
+        start, count = 0, self.size
+        while count > 1:
+            half = _half(count)
+            if index < start + half:
+                siblings.append(self._root(start + half, count - half))
+                count = half
+            else:
+                siblings.append(self._root(start, half))
+                start, count = start + half, count - half
+        return tuple(reversed(siblings))
+
+    def consistency(self, old_size: int) -> tuple[bytes, ...]:
+        """Nodes that show that the tree of `old_size` leaves, at least one, is a beginning of this."""
+        assert 0 < old_size <= self.size, f"no beginning of {old_size} leaves among {self.size}"
+        return self._proof(0, self.size, old_size, whole=True)
+
+    def _root(self, start: int, count: int) -> bytes:
+        """Root over `count` leaves from `start`, a multiple of any full subtree in them."""
+        if count & (count - 1) == 0:
+            level = count.bit_length() - 1
+            at = (start >> level) * HASH_BYTES
+            return bytes(self._levels[level][at : at + HASH_BYTES])
+        half = _half(count)
+        return _node(self._root(start, half), self._root(start + half, count - half))
+
+    def _proof(self, start: int, count: int, size: int, *, whole: bool) -> tuple[bytes, ...]:
+        """SUBPROOF of RFC 6962 section 2.1.2; `whole`: the verifier knows the root of this subtree."""
+        if size == count:
+            return () if whole else (self._root(start, count),)
+        half = _half(count)
+        if size <= half:
+            left = self._proof(start, half, size, whole=whole)
+            return (*left, self._root(start + half, count - half))
+        right = self._proof(start + half, count - half, size - half, whole=False)
+        return (*right, self._root(start, half))
 
 
 def root_of(leaves: Sequence[bytes]) -> bytes:
@@ -68,23 +115,6 @@ def root_of(leaves: Sequence[bytes]) -> bytes:
         return leaves[0]
     half = _half(len(leaves))
     return _node(root_of(leaves[:half]), root_of(leaves[half:]))
-
-
-def inclusion_proof(leaves: Sequence[bytes], *, index: int) -> tuple[bytes, ...]:
-    """Siblings from leaf `index` up to the root."""
-    assert 0 <= index < len(leaves), f"no leaf {index} among {len(leaves)}"
-    if len(leaves) == 1:
-        return ()
-    half = _half(len(leaves))
-    if index < half:
-        return (*inclusion_proof(leaves[:half], index=index), root_of(leaves[half:]))
-    return (*inclusion_proof(leaves[half:], index=index - half), root_of(leaves[:half]))
-
-
-def consistency_proof(leaves: Sequence[bytes], *, size: int) -> tuple[bytes, ...]:
-    """Nodes that show that the tree over the first `size` leaves is a beginning of this one."""
-    assert 0 < size <= len(leaves), f"no beginning of {size} leaves among {len(leaves)}"
-    return _subproof(leaves, size, whole=True)
 
 
 def verify_inclusion(
@@ -150,13 +180,3 @@ def _climb(here: int, last: int) -> tuple[int, int]:
     while here and not here & 1:
         here, last = here >> 1, last >> 1
     return here, last
-
-
-def _subproof(leaves: Sequence[bytes], size: int, *, whole: bool) -> tuple[bytes, ...]:
-    """SUBPROOF of RFC 6962 section 2.1.2; `whole`: the verifier knows the root of this subtree."""
-    if size == len(leaves):
-        return () if whole else (root_of(leaves),)
-    half = _half(len(leaves))
-    if size <= half:
-        return (*_subproof(leaves[:half], size, whole=whole), root_of(leaves[half:]))
-    return (*_subproof(leaves[half:], size - half, whole=False), root_of(leaves[:half]))

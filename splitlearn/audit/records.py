@@ -16,17 +16,22 @@ from splitlearn.wire.messages import Offer
 from splitlearn.wire.tensors import Part
 
 __all__ = [
-    "LATER",
     "MAX_LINE_BYTES",
     "RECORD_VERSION",
     "Checkpointed",
     "Denied",
+    "Dp",
     "Entry",
     "Gap",
+    "Leakage",
     "PartShape",
     "Party",
     "Payload",
+    "PeerCheckpoint",
+    "PolicyChange",
+    "Receipt",
     "Record",
+    "Redaction",
     "RunClose",
     "RunOpen",
     "decode",
@@ -40,9 +45,10 @@ MAX_LINE_BYTES = 4 * 2**20
 Bytes = Annotated[int, msgspec.Meta(ge=0)]
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
 Direction = Literal["in", "out"]
-
-# Types whose place in the log is kept for later versions.
-LATER = frozenset({"receipt", "peer.checkpoint", "policy.change", "redaction", "leakage"})
+Conversation = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
+Signature = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}$")]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Entry(
@@ -96,12 +102,15 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
     job: digest of everything that decides the numbers. policy: digest of policy_text, which is the
     whole policy as canonical JSON, so that verdicts can be derived again from the log alone.
     binding: SHA-256 of the peer's certificate. log_key: verifier key of this log's heads.
+    conversation: 16 random bytes that both parties' logs have in common; with run, direction and
+    number of a message they name it in either log.
     cut: first and last layer of the trunk; bottlenecks: method and rank of the lower and the upper
     cut; layers, bases: digests of the trunk's weights and of its bottlenecks'. vocabulary: number of
     token ids, where this party knows it.
     """
 
     run: str
+    conversation: Conversation
     software: str
     me: Party
     peer: Party
@@ -136,6 +145,7 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
         """The record of a conversation about `offer`; its salt stays out."""
         return cls(
             run=offer.run,
+            conversation=offer.conversation,
             software=software,
             me=me,
             peer=peer,
@@ -159,6 +169,22 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
         )
 
 
+class Dp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Noise that a gradient was computed with; policy/accounting.py says what it is worth.
+
+    Each example's gradient by its logits was clipped to L2 norm `clip` and got Gaussian noise of
+    standard deviation `noise` times that. epoch: an example is in one step of each. unit: all labels
+    of one example. relation: those labels replaced by others.
+    """
+
+    mechanism: Literal["gaussian"]
+    clip: Positive
+    noise: Positive
+    epoch: Bytes
+    unit: Literal["example"]
+    relation: Literal["replace-labels"]
+
+
 class Payload(Entry, frozen=True, kw_only=True, tag="payload"):
     """One message that was let out, or taken in. Appended before it is sent.
 
@@ -166,7 +192,8 @@ class Payload(Entry, frozen=True, kw_only=True, tag="payload"):
     rows, columns: of the tensor it carries, before encoding. examples, longest: lengths, as counts.
     side: names of the metadata fields that travel in clear beside the tensors. wire_bytes: the whole
     frame. commit: HMAC-SHA-256 of the whole frame under the run's salt. binding: SHA-256 of the
-    peer's certificate. dp: noise accounting, none in this version.
+    peer's certificate. blob: name of the sealed frame beside the log, where one is kept. dp: the noise in
+    it, none where there is none.
     """
 
     run: str
@@ -191,11 +218,11 @@ class Payload(Entry, frozen=True, kw_only=True, tag="payload"):
     parts: tuple[PartShape, ...] = ()
     wire_bytes: Bytes
     commit: Digest
-    blob: str = "withheld"
+    blob: Annotated[str, msgspec.Meta(pattern=r"^(withheld|[0-9a-f]{64})$")] = "withheld"
     policy: Digest
     verdict: Literal["allow"] = "allow"
     rules: tuple[str, ...]
-    dp: None = None
+    dp: Dp | None = None
 
 
 class Denied(Entry, frozen=True, kw_only=True, tag="denied"):
@@ -208,6 +235,80 @@ class Denied(Entry, frozen=True, kw_only=True, tag="denied"):
     rule: str
     policy: Digest
     parts: tuple[PartShape, ...] = ()
+
+
+class Receipt(Entry, frozen=True, kw_only=True, tag="receipt"):
+    """The peer signed that it took in our messages up to `last` of a conversation, with these bytes.
+
+    chain: what the commits of messages 1 to last of direction `out` come to, see audit/receipts.py.
+    signature: of the receipt's text by `key`, the peer's verifier key.
+    """
+
+    run: str
+    conversation: Conversation
+    peer: str
+    last: Bytes
+    chain: Digest
+    key: str
+    signature: Signature
+
+
+class PeerCheckpoint(Entry, frozen=True, kw_only=True, tag="peer.checkpoint"):
+    """A head of the peer's log, proved to extend the last one, countersigned and kept in peers/.
+
+    key: the peer's verifier key. size, root: the peer's head. mine: size of the newest head of this
+    log that the peer has countersigned, 0 for none yet.
+    """
+
+    run: str
+    conversation: Conversation
+    peer: str
+    key: str
+    size: Bytes
+    root: Digest
+    mine: Bytes = 0
+
+
+class PolicyChange(Entry, frozen=True, kw_only=True, tag="policy.change"):
+    """A run goes on under another policy than its conversation before. From here on the new one counts."""
+
+    run: str
+    before: Digest
+    policy: Digest
+
+
+class Redaction(Entry, frozen=True, kw_only=True, tag="redaction"):
+    """The key of a sealed frame was destroyed, so nobody can read it any more. Its record stays.
+
+    record: index of the payload record; blob: its name.
+    """
+
+    record: Bytes
+    blob: Digest
+    why: Literal["request", "retention", "mistake"]
+
+
+class Leakage(Entry, frozen=True, kw_only=True, tag="leakage"):
+    """What the attack suite got out of a run, or of public text before it: a lower bound.
+
+    at: preflight (public text, before the run) or canary (frames of canary batches). suite: its
+    version. tokens, labels: what the best attack recovered, top-1 share and AUC, none where there
+    was nothing to attack; *_by: its name. scored: tokens it was scored on. report: SHA-256 of the
+    report file. limits: of the policy, none where it has none.
+    """
+
+    run: str
+    at: Literal["preflight", "canary"]
+    suite: Bytes
+    seed: Bytes
+    scored: Bytes
+    tokens: Share | None
+    tokens_by: str = ""
+    labels: Share | None
+    labels_by: str = ""
+    tokens_limit: Share | None = None
+    labels_limit: Share | None = None
+    report: Digest
 
 
 class Checkpointed(Entry, frozen=True, kw_only=True, tag="checkpoint"):
@@ -242,7 +343,19 @@ class RunClose(Entry, frozen=True, kw_only=True, tag="run.close"):
     denied: Bytes
 
 
-Record: TypeAlias = RunOpen | Payload | Denied | Checkpointed | Gap | RunClose
+Record: TypeAlias = (
+    RunOpen
+    | Payload
+    | Denied
+    | Receipt
+    | PeerCheckpoint
+    | PolicyChange
+    | Redaction
+    | Leakage
+    | Checkpointed
+    | Gap
+    | RunClose
+)
 
 
 def encode(record: Record) -> bytes:

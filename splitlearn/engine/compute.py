@@ -107,6 +107,7 @@ class ComputeEngine:
                 Kind.ACTIVATION: self._forward,
                 Kind.GRADIENT: self._backward,
                 Kind.CHECKPOINT: self._save,
+                Kind.SETTLE: lambda talk, _, frame: talk.answer_settlement(frame),
                 Kind.FINISH: self._finish,
             }
             while talk.session.state is not State.CLOSED:
@@ -137,7 +138,7 @@ class ComputeEngine:
         place = self._place_of(offer)
         loaded = _build(offer, Checkpoints(place.checkpoints))
         needs = _fill(loaded, place)
-        talk.say(Kind.ACCEPT, Accept(loaded.checkpoints.held(), needs))
+        talk.say(Kind.ACCEPT, Accept(loaded.checkpoints.held(), needs, talk.gate.witness.held))
         step = _take_weights(talk, loaded, place, needs)
         _go_to(loaded, step)
         talk.say(Kind.READY, Empty())
@@ -179,7 +180,7 @@ class ComputeEngine:
         self._observe(Saved(frame.meta.step))
 
     def _finish(self, talk: Talk, loaded: _Loaded, _: Frame) -> None:
-        if loaded.trains:
+        if talk.session.weights_wanted and loaded.offer.mode == "full":
             cut = shards(loaded.trunk.state_dict())
             for i, parts in enumerate(cut):
                 talk.say(Kind.WEIGHTS, Shard(i, len(cut)), parts=parts)
@@ -249,6 +250,7 @@ def _take_weights(talk: Talk, loaded: _Loaded, place: RunPlace, needs: Sequence[
         keep(place.received, state, name=wanted)
         load_weights(loaded.trunk, state, group=group)
     assert isinstance(frame.meta, Resume)
+    talk.gate.witness.peer_holds(frame.meta.witnessed)
     return frame.meta.step
 
 

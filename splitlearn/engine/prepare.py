@@ -7,19 +7,20 @@ Nothing here talks to a peer. Whatever is wrong with the files is found here, be
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.trusted import TrustedRun
-from splitlearn.errors import AuditError, ManifestError, RefusedError
+from splitlearn.errors import AuditError, ManifestError
 from splitlearn.manifest import Job
 from splitlearn.manifest.tables import BottleneckTable
-from splitlearn.policy import Policy
-from splitlearn.roles import Kind, Role
+from splitlearn.policy import Policy, foresee, plan_of_offer
+from splitlearn.policy.accounting import keep_probability
 from splitlearn.split import (
     GROUPS,
     Bottleneck,
@@ -37,7 +38,16 @@ from splitlearn.split import (
     trunk_model,
     trunk_state,
 )
-from splitlearn.tasks import Batch, Encoded, Steps, batch, encode, load_model, load_rows
+from splitlearn.tasks import (
+    Batch,
+    Encoded,
+    Steps,
+    batch,
+    encode,
+    load_model,
+    load_rows,
+    randomised,
+)
 from splitlearn.wire.messages import CodecSpec, Offer, OptimiserSpec, ScheduleSpec
 
 __all__ = ["Data", "Prepared", "check_policy", "data_of", "prepare", "specs", "unsplit"]
@@ -82,10 +92,12 @@ def prepare(job: Job) -> Prepared:
     local, trunk = split(model, cut=cut)
     groups: dict[str, dict[str, Tensor]] = {g: trunk_state(trunk, group=g) for g in GROUPS}
     optimiser, schedule = specs(job, steps=data.steps.total)
+    claim = _claim(job)
     offer = Offer(
         run=job.run.name,
+        conversation="0" * 32,  # the engine draws one for each conversation
         job=job.digest(),
-        salt=_claim(job),
+        salt=claim.salt,
         purpose="train",
         mode=job.cut.mode,
         returns_input_gradient=job.cut.mode == "full" and job.cut.train_bottom,
@@ -113,7 +125,9 @@ def prepare(job: Job) -> Prepared:
         packed=not reads_padding(model),
         every=job.checkpoint.every_steps,
         deadline_s=job.run.deadline_s,
+        noise=_noise(job, data),
     )
+    data = _protected(job, data, secret=bytes.fromhex(claim.labels))
     return Prepared(run=run, data=data, cut=cut, model=local)
 
 
@@ -145,21 +159,9 @@ def specs(job: Job, *, steps: int) -> tuple[OptimiserSpec, ScheduleSpec]:
 
 def check_policy(policy: Policy, offer: Offer) -> None:
     """RefusedError, before anything is sent, if the job needs a message that no rule allows."""
-    needed = [(Kind.OFFER, "out"), (Kind.ACTIVATION, "out"), (Kind.OUTPUT, "in")]
-    if offer.mode == "full":
-        needed += [(Kind.GRADIENT, "out"), (Kind.WEIGHTS, "in")]
-    if offer.returns_input_gradient:
-        needed.append((Kind.INPUT_GRADIENT, "in"))
-    for kind, direction in needed:
-        rule = policy.rule_for(
-            kind, direction="out" if direction == "out" else "in", peer=Role.COMPUTE
-        )
-        if rule is None:
-            raise RefusedError(
-                f"the job's mode {offer.mode!r} needs {kind} to go {direction}, and policy "
-                f"{policy.name!r} has no rule for that; change the job or the policy",
-                rule="no-rule",
-            )
+    for verdict in foresee(policy, plan_of_offer(offer)):
+        if verdict.certain and verdict.refusals:
+            raise verdict.refusals[0]
 
 
 def data_of(job: Job) -> tuple[Data, PreTrainedModel]:
@@ -168,8 +170,7 @@ def data_of(job: Job) -> tuple[Data, PreTrainedModel]:
     loaded = load_model(job, found=rows.labels)
     tokenizer = loaded.tokenizer
     train = encode(rows, job=job, part="train", tokenizer=tokenizer, labels=loaded.labels)
-    pad = tokenizer.pad_token_id
-    pad_id = pad if isinstance(pad, int) else 0
+    pad_id = _pad_id(tokenizer)
     held_out, evaluation = None, list[Batch]()
     if job.data.evaluate is not None:
         rows = load_rows(job, part="evaluate")
@@ -185,6 +186,28 @@ def data_of(job: Job) -> tuple[Data, PreTrainedModel]:
         evaluation=tuple(evaluation),
     )
     return data, loaded.model
+
+
+def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    pad = tokenizer.pad_token_id
+    return pad if isinstance(pad, int) else 0
+
+
+def _protected(job: Job, data: Data, *, secret: bytes) -> Data:
+    """The same data, training labels randomised if the job asks for it."""
+    if job.privacy.label_epsilon is None:
+        return data
+    keep = keep_probability(job.privacy.label_epsilon, classes=len(data.train.labels))
+    train = randomised(data.train, keep=keep, secret=secret)
+    steps = Steps(train.examples, job=job, pad_id=_pad_id(data.tokenizer))
+    return replace(data, train=train, steps=steps)
+
+
+def _noise(job: Job, data: Data) -> LabelNoise | None:
+    clip, noise = job.privacy.gradient_clip, job.privacy.gradient_noise
+    if clip is None or noise is None:
+        return None
+    return LabelNoise(clip=clip, noise=noise, steps_per_epoch=data.steps.per_epoch)
 
 
 def _cut(job: Job, model: PreTrainedModel) -> Cut:
@@ -238,15 +261,19 @@ def _public(
 
 
 class _Claim(msgspec.Struct, frozen=True):
-    """What makes a run folder one run's: the salt of its log, and what went in."""
+    """What makes a run folder one run's: the salt of its log, and what went in.
+
+    labels: the secret that randomised labels are drawn by. Unlike the salt, the peer never has it.
+    """
 
     salt: str
     job: str
     inputs: str
+    labels: str = ""
 
 
-def _claim(job: Job) -> str:
-    """The run's salt: drawn for a new folder, read from one that this very run has claimed.
+def _claim(job: Job) -> _Claim:
+    """The run's salt and secret: drawn for a new folder, read from one that this very run has claimed.
 
     A folder belongs to a run from its first checkpoint on: before it nothing was sent, and a job
     that was refused may be corrected.
@@ -259,17 +286,22 @@ def _claim(job: Job) -> str:
             claim = msgspec.json.decode(path.read_bytes(), type=_Claim)
             begun = (job.run.folder / "checkpoints").exists()
             if (claim.job, claim.inputs) == mine:
-                return claim.salt
+                return claim
             if begun:
                 raise ManifestError(
                     f"run folder {job.run.folder} holds a run of another job, model or data; "
                     f"choose another run.folder in {job.file}, or remove that one to begin anew"
                 )
-        claim = _Claim(salt=secrets.token_hex(32), job=mine[0], inputs=mine[1])
+        claim = _Claim(
+            salt=secrets.token_hex(32),
+            job=mine[0],
+            inputs=mine[1],
+            labels=secrets.token_hex(32),
+        )
         part = path.with_suffix(".part")
         part.touch(mode=0o600)
         part.write_bytes(msgspec.json.encode(claim))
         part.rename(path)
     except (OSError, msgspec.MsgspecError) as error:
         raise AuditError(f"run folder {job.run.folder} cannot be used: {error}") from error
-    return claim.salt
+    return claim

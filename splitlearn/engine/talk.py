@@ -9,8 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
 from torch import Tensor
 
+from splitlearn.audit import Dp
 from splitlearn.channel.base import Channel, PeerRestarted
 from splitlearn.codecs.base import Codec
 from splitlearn.errors import AuditError, ChannelError, RefusedError
@@ -18,7 +20,7 @@ from splitlearn.gate import Gate, Private
 from splitlearn.roles import Kind
 from splitlearn.session import Session
 from splitlearn.wire.frames import Frame
-from splitlearn.wire.messages import Meta
+from splitlearn.wire.messages import Countersigned, Meta, Settled, Settlement
 from splitlearn.wire.tensors import Part
 
 __all__ = ["Talk"]
@@ -47,10 +49,11 @@ class Talk:
         codec: Codec | None = None,
         parts: tuple[Part, ...] | None = None,
         private: Private | None = None,
+        dp: Dp | None = None,
     ) -> int:
         """Pass the gate and hand over to the channel; the message's sequence number."""
         released = self.gate.release(
-            kind, meta=meta, tensor=tensor, codec=codec, parts=parts, private=private
+            kind, meta=meta, tensor=tensor, codec=codec, parts=parts, private=private, dp=dp
         )
         try:
             self.channel.send(released, deadline_s=self.deadline_s)
@@ -90,6 +93,31 @@ class Talk:
         """Close the gate's account of this conversation; `error` is what ended it, if anything did."""
         with suppress(AuditError):  # a dead log has already stopped the run, with a better sentence
             self.gate.close(outcome=_outcome(error))
+
+    def settle(self) -> None:
+        """Lead a settlement: swap log heads and receipts, each countersigned by the other.
+
+        Raises AuditError if the peer's log is not the one that it was.
+        """
+        witness = self.gate.witness
+        self.say(Kind.SETTLE, witness.statement())
+        settled = self.hear(Kind.SETTLED).meta
+        assert isinstance(settled, Settled)
+        witness.countersigned(settled.countersignature, by=settled.log_key)
+        # The peer gave its receipt after it had taken in SETTLE, the last thing we said.
+        countersignature = witness.take(settled, sent=self.session.next_out - 1)
+        self.say(Kind.COUNTERSIGNED, Countersigned(countersignature))
+
+    def answer_settlement(self, frame: Frame) -> None:
+        """The other half: `frame` is the peer's SETTLE."""
+        witness, shown = self.gate.witness, frame.meta
+        assert isinstance(shown, Settlement)
+        countersignature = witness.take(shown, sent=self.session.next_out - 1)
+        mine = msgspec.structs.asdict(witness.statement())
+        self.say(Kind.SETTLED, Settled(**mine, countersignature=countersignature))
+        last = self.hear(Kind.COUNTERSIGNED).meta
+        assert isinstance(last, Countersigned)
+        witness.countersigned(last.countersignature, by=shown.log_key)
 
     def _where(self) -> str:
         return f"step {self.session.next_step} from {self.channel.peer}"

@@ -7,6 +7,7 @@ goes on from the newest checkpoint that both parties hold, with the same numbers
 
 # B batch, T tokens, D width at a cut, N rows that travel (packed: B x T without padding)
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from typing import Literal
 import msgspec
 import torch
 from torch import Tensor, nn
+from transformers.utils.generic import ModelOutput
 
 from splitlearn.channel.base import Channel, PeerRestarted
 from splitlearn.channel.mailbox import DEFAULT_WINDOW
@@ -34,6 +36,7 @@ from splitlearn.engine.events import (
     StepDone,
 )
 from splitlearn.engine.flight import Flight, pause_at_cut
+from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.optimiser import build_stepper
 from splitlearn.engine.plain import logits_of
 from splitlearn.engine.seeds import seeded
@@ -43,13 +46,13 @@ from splitlearn.errors import SessionError
 from splitlearn.gate import Gate, Private
 from splitlearn.pipeline import Op, fill_drain
 from splitlearn.roles import Kind, Role
-from splitlearn.session import Session
+from splitlearn.session import MAX_UNSETTLED, Session
 from splitlearn.split.freeze import set_training
 from splitlearn.split.rows import pack, unpack
 from splitlearn.split.stage import RemoteStage
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.frames import Frame
-from splitlearn.wire.messages import Accept, Empty, Offer, Resume, Shard, Step, StepTensor
+from splitlearn.wire.messages import Accept, Finish, Offer, Resume, Shard, Step, StepTensor
 
 Phase = Literal["train", "evaluate"]
 
@@ -58,6 +61,10 @@ __all__ = ["EVALUATION_GROUP", "IN_FLIGHT", "TrustedEngine", "TrustedRun"]
 # Activations under way at once: half the channel's window, so that neither party can fill the
 # other's credit with answers while it waits for its own.
 IN_FLIGHT = DEFAULT_WINDOW // 2
+
+# Heads and receipts are swapped between steps when so many messages or seconds have passed.
+SETTLE_MESSAGES = MAX_UNSETTLED // 2
+SETTLE_S = 10.0
 
 # Micro-batches of an evaluation that the session counts as one stretch.
 EVALUATION_GROUP = 64
@@ -69,7 +76,8 @@ class TrustedRun:
 
     local: the model with a RemoteStage for its trunk; groups: the trunk's weights before training,
     by group name; entrance and exit: columns of what is sent and what comes back; packed: whether
-    padding is left out; every: steps between checkpoints.
+    padding is left out; every: steps between checkpoints; noise: on what labels
+    decide, where the job asks for it.
     """
 
     offer: Offer
@@ -80,6 +88,7 @@ class TrustedRun:
     packed: bool
     every: int
     deadline_s: float
+    noise: LabelNoise | None = None
 
 
 class TrustedEngine:
@@ -90,7 +99,7 @@ class TrustedEngine:
         run: TrustedRun,
         *,
         channel: Channel,
-        open_gate: Callable[[Session], Gate],
+        open_gate: Callable[[Offer, Session], Gate],
         checkpoints: Checkpoints,
         observe: Observe,
     ) -> None:
@@ -112,6 +121,7 @@ class TrustedEngine:
         self.rows = {"train": 0, "evaluate": 0}
         self._early: dict[tuple[Kind, int], Frame] = {}
         self._talk: Talk | None = None
+        self._settled_at = 0.0
         # Bytes of whole frames by kind, over all conversations of this process.
         self.sent: Counter[Kind] = Counter()
         self.received: Counter[Kind] = Counter()
@@ -138,14 +148,14 @@ class TrustedEngine:
         self._surviving_restarts(work)
         return outputs
 
-    def finish(self) -> dict[str, Tensor]:
-        """Say goodbye; the trunk's weights as the compute party trained them (none if frozen)."""
+    def finish(self, *, fetch: bool = False) -> dict[str, Tensor]:
+        """Say goodbye; with `fetch`, take the trunk's trained weights along (none if frozen)."""
         trunk: dict[str, Tensor] = {}
 
         def work() -> None:
             trunk.clear()
             self._begin()
-            trunk.update(self._finish())
+            trunk.update(self._finish(fetch=fetch))
 
         self._surviving_restarts(work)
         return trunk
@@ -169,33 +179,35 @@ class TrustedEngine:
         if self._talk is not None:
             return
         run, session = self.run, Session(me=Role.TRUSTED, peer=Role.COMPUTE)
+        if not self._checkpoints.held():
+            self._save(0)
+        mine = self._checkpoints.held()
+        offer = msgspec.structs.replace(run.offer, held=mine, conversation=secrets.token_hex(16))
         talk = Talk(
             channel=self._channel,
             session=session,
-            gate=self._open_gate(session),
+            gate=self._open_gate(offer, session),
             deadline_s=run.deadline_s,
             sent=self.sent,
             received=self.received,
         )
         self._talk = talk
         self._early.clear()
-        if not self._checkpoints.held():
-            self._save(0)
-        mine = self._checkpoints.held()
-        offer = msgspec.structs.replace(run.offer, held=mine)
         talk.say(Kind.OFFER, offer)
         accept = talk.hear(Kind.ACCEPT).meta
         assert isinstance(accept, Accept)
+        talk.gate.witness.peer_holds(accept.witnessed)
         step = self._common(mine, theirs=accept.held)
         if accept.needs:
             self._send_weights(accept.needs)
-        talk.say(Kind.RESUME, Resume(step))
+        talk.say(Kind.RESUME, Resume(step, talk.gate.witness.held))
         extra = self._checkpoints.load(step, model=run.local, stepper=self._stepper)
         if run.offer.purpose == "train":
             self._checkpoints.drop_after(step)
         self._stepper.clear()
         self.losses = _floats(extra.get("losses"))
         talk.hear(Kind.READY)
+        self._settle()
         self._observe(Began(step, self._channel.peer))
 
     def _common(self, mine: Sequence[int], *, theirs: Sequence[int]) -> int:
@@ -224,6 +236,7 @@ class TrustedEngine:
         total = self.run.offer.schedule.total_steps
         while (step := self._now.session.next_step) < total:
             self._train_step(steps(step))
+            self._settle_if_due()
             done = step + 1
             if done % self.run.every == 0 or done == total:
                 self._save(done)
@@ -251,8 +264,9 @@ class TrustedEngine:
                 h_BTD = self._receive(Kind.OUTPUT, batches, meta)
                 h_BTD.requires_grad_(run.offer.mode != "features")
                 with seeded(run.offer.seed, step=step, micro_batch=i, stage="top"):
-                    loss = flights[i][0].from_cut(h_BTD)["loss"] * (batch.items / total)
-                loss.backward()
+                    output = flights[i][0].from_cut(h_BTD)
+                    loss = output["loss"] * (batch.items / total)
+                self._backward(loss, output, batch, items=total)
                 mean += loss.detach()
                 if h_BTD.grad is not None:
                     self._send(Kind.GRADIENT, h_BTD.grad, batch, meta)
@@ -274,6 +288,13 @@ class TrustedEngine:
             )
         )
 
+    def _backward(self, loss: Tensor, output: ModelOutput, batch: Batch, *, items: int) -> None:
+        if self.run.noise is None:
+            torch.autograd.backward(loss)
+            return
+        logits, labels = output["logits"], batch.labels["labels"]
+        self.run.noise.backward(loss, logits=logits, labels=labels, items=items)
+
     def _evaluate(self, batches: Sequence[Batch]) -> Iterator[dict[str, Tensor]]:
         set_training(self.run.local, training=False)
         step = self._now.session.next_step
@@ -292,9 +313,20 @@ class TrustedEngine:
                         done += 1
                         self._observe(Evaluated(done))
                         yield logits_of(output)
+                self._settle_if_due()
 
-    def _finish(self) -> dict[str, Tensor]:
-        self._now.say(Kind.FINISH, Empty())
+    def _settle_if_due(self) -> None:
+        late = time.monotonic() - self._settled_at >= SETTLE_S
+        if late or self._now.session.unsettled >= SETTLE_MESSAGES:
+            self._settle()
+
+    def _settle(self) -> None:
+        self._now.settle()
+        self._settled_at = time.monotonic()
+
+    def _finish(self, *, fetch: bool) -> dict[str, Tensor]:
+        self._settle()
+        self._now.say(Kind.FINISH, Finish(fetch))
         inlet = Inlet({name: t for group in self.run.groups.values() for name, t in group.items()})
         heard = 0
         while (frame := self._now.hear(Kind.WEIGHTS, Kind.CLOSED)).kind is Kind.WEIGHTS:
@@ -315,12 +347,14 @@ class TrustedEngine:
         return flight, h_BTD
 
     def _send(self, kind: Kind, h_BTD: Tensor, batch: Batch, meta: StepTensor) -> None:
+        noise = self.run.noise
         self._now.say(
             kind,
             meta if kind is Kind.ACTIVATION else msgspec.structs.replace(meta, lengths=()),
             tensor=pack(h_BTD.detach(), lengths=batch.lengths, packed=meta.packed),
             codec=self._codecs[kind],
             private=_private(batch),
+            dp=noise.record(meta.step) if noise and kind is Kind.GRADIENT else None,
         )
 
     def _receive(self, kind: Kind, batches: Sequence[Batch], meta: StepTensor) -> Tensor:
@@ -363,7 +397,7 @@ def _private(batch: Batch) -> Private:
     """What must never be in a payload of this batch, for the gate to compare with."""
     return Private(
         ids=batch.inputs["input_ids"].numpy(),
-        labels=tuple(labels.numpy() for labels in batch.labels.values()),
+        labels=tuple(t.numpy() for t in (*batch.labels.values(), *batch.truth.values())),
         lengths=batch.lengths,
     )
 

@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
-from splitlearn.audit import Denied, Log, PartShape, Party, Payload, RunClose, RunOpen
+from splitlearn.audit import (
+    Denied,
+    Dp,
+    Log,
+    PartShape,
+    Party,
+    Payload,
+    PolicyChange,
+    RunClose,
+    RunOpen,
+    Witness,
+)
 from splitlearn.channel.base import Released
 from splitlearn.errors import AuditError, RefusedError, SplitLearnError, WireError
 from splitlearn.gate.rows import check_arguments, read_back, rows_of, same_bits
@@ -22,6 +33,7 @@ from splitlearn.identity import PartyName
 from splitlearn.policy import (
     Direction,
     Facts,
+    LabelGuard,
     Ledger,
     Policy,
     Private,
@@ -76,12 +88,16 @@ class Gate:
         self._policy, self._digest = policy, policy.digest
         self._ledger = Ledger(policy, spent=log.spent(offer.run))
         self._log, self._session = log, session
+        self.witness = Witness(log, me=me, peer=peer, offer=offer)
         self._me, self._peer, self._binding = me, peer, binding
         self._run, self._salt = offer.run, bytes.fromhex(offer.salt)
         self._totals = {"in": 0, "out": 0}
         self._wire_bytes = {"in": 0, "out": 0}
         self._denied = 0
         self._shut: str | None = None
+        # What the label guard said of messages that it let pass.
+        self.warnings: list[str] = []
+        self._guard = LabelGuard(policy.guard) if policy.guard is not None else None
         self._busy = threading.RLock()
 
     @classmethod
@@ -104,6 +120,9 @@ class Gate:
         Raises AuditError if it cannot be logged.
         """
         gate = cls(policy, log=log, session=session, me=me, peer=peer, binding=binding, offer=offer)
+        before = log.policy_of(offer.run)
+        if before not in {None, policy.digest}:
+            log.append(PolicyChange(run=offer.run, before=before, policy=policy.digest))
         log.append(
             RunOpen.of(
                 offer,
@@ -127,11 +146,13 @@ class Gate:
         codec: "Codec | None" = None,
         parts: tuple[Part, ...] | None = None,
         private: Private | None = None,
+        dp: Dp | None = None,
     ) -> Released:
         """Judge a message, write it, judge what was written, log it; the bytes to send.
 
         tensor, codec: the rows (N, D) of a step's message and how to write them; private: what they
         must not be recognisable by, owed by a trusted party with each of them. parts: weights.
+        dp: for the record, the noise that is in the tensor.
 
         Raises RefusedError: the policy says no. SessionError: not legal now. AuditError: cannot be
         logged. In each case nothing may be sent, and the gate stays shut.
@@ -176,7 +197,7 @@ class Gate:
                     self._check_rows(decoded_ND, kind=kind, meta=meta, private=private, coded=True)
             elif written:
                 check_weights(written)
-            self._record(frame, facts=facts, rule=rule, parts=attempt.parts)
+            self._record(frame, facts=facts, rule=rule, parts=attempt.parts, dp=dp)
             return Released(kind=kind, seq=seq, raw=raw)
 
     def admit(self, frame: Frame) -> None:
@@ -335,12 +356,22 @@ class Gate:
             gradient=kind is Kind.GRADIENT,
             coded=coded,
         )
+        if self._guard is not None and not coded:
+            said = self._guard.look(x_ND, kind=kind, private=private, packed=meta.packed)
+            self.warnings += [said] if said is not None else []
 
     def _record(
-        self, frame: Frame, *, facts: Facts, rule: Rule, parts: tuple[PartShape, ...]
+        self,
+        frame: Frame,
+        *,
+        facts: Facts,
+        rule: Rule,
+        parts: tuple[PartShape, ...],
+        dp: Dp | None = None,
     ) -> None:
         meta = frame.meta
         step = meta if isinstance(meta, StepTensor) else None
+        commit = hmac.digest(self._salt, frame.raw, "sha256").hex()
         self._log.append(
             Payload(
                 run=self._run,
@@ -364,11 +395,13 @@ class Gate:
                 side=meta.__struct_fields__,
                 parts=parts,
                 wire_bytes=facts.wire_bytes,
-                commit=hmac.digest(self._salt, frame.raw, "sha256").hex(),
+                commit=commit,
                 policy=self._digest,
                 rules=(rule.id,),
+                dp=dp,
             )
         )
+        self.witness.logged(facts.direction, commit)
         self._ledger.charge(rule, wire_bytes=facts.wire_bytes)
         self._totals[facts.direction] += 1
         self._wire_bytes[facts.direction] += facts.wire_bytes

@@ -16,13 +16,17 @@ __all__ = [
     "Accept",
     "BottleneckSpec",
     "CodecSpec",
+    "Countersigned",
     "CutSpec",
     "Empty",
+    "Finish",
     "Meta",
     "Offer",
     "OptimiserSpec",
     "Resume",
     "ScheduleSpec",
+    "Settled",
+    "Settlement",
     "Shard",
     "Step",
     "StepTensor",
@@ -38,6 +42,8 @@ Small = Annotated[int, msgspec.Meta(ge=0, le=65_536)]
 Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}\Z")]
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Signature = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}\Z")]
+Conversation = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Real = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 
 
@@ -46,7 +52,7 @@ class Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=T
 
 
 class Empty(Meta, frozen=True):
-    """READY, FINISH, CLOSED: the kind says it all."""
+    """READY, CLOSED: the kind says it all."""
 
 
 class Step(Meta, frozen=True):
@@ -123,11 +129,13 @@ class ScheduleSpec(Meta, frozen=True):
 class Offer(Meta, frozen=True):
     """OFFER: the job as far as the compute party has to know it. No text, label, path or vocabulary.
 
+    conversation: 16 random bytes, new each time the parties agree anew; both logs name it.
     job: digest of everything that decides the numbers; two runs with the same digest may resume one
     another. layers and bottlenecks: digests of the trunk's two groups of weights.
     """
 
     run: Name
+    conversation: Conversation
     job: Digest
     salt: Digest
     purpose: Literal["train", "evaluate"]
@@ -149,10 +157,14 @@ class Offer(Meta, frozen=True):
 
 
 class Accept(Meta, frozen=True):
-    """ACCEPT: the checkpoints the peer holds for this job, and which weights it has to be sent."""
+    """ACCEPT: the checkpoints the peer holds for this job, and which weights it has to be sent.
+
+    witnessed: size of the newest signed head of our log that it holds, 0 for none.
+    """
 
     held: Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
     needs: Annotated[tuple[Literal["layers", "bottlenecks"], ...], msgspec.Meta(max_length=2)]
+    witnessed: Sequence
 
 
 class Shard(Meta, frozen=True):
@@ -163,9 +175,48 @@ class Shard(Meta, frozen=True):
 
 
 class Resume(Meta, frozen=True):
-    """RESUME: both sides go on from the state after `step` optimiser steps; 0 is the beginning."""
+    """RESUME: both sides go on from the state after `step` optimiser steps; 0 is the beginning.
+
+    witnessed: as in ACCEPT, the other way.
+    """
 
     step: Count
+    witnessed: Sequence
+
+
+class Finish(Meta, frozen=True):
+    """FINISH: the conversation ends; `weights`: after the trunk's trained weights have come back."""
+
+    weights: bool
+
+
+class Settlement(Meta, frozen=True):
+    """SETTLE: the sender's signed log head, proved to extend an older one, and its receipt.
+
+    log_key: Ed25519 public key of the sender's log. size, root, signature: the head. proof: RFC 6962
+    consistency proof from the head that the receiver holds. received, receipt: signature for all of
+    the receiver's messages up to that number in this conversation.
+    """
+
+    log_key: Digest
+    size: Sequence
+    root: Digest
+    signature: Signature
+    proof: Annotated[tuple[Digest, ...], msgspec.Meta(max_length=128)]
+    received: Sequence
+    receipt: Signature
+
+
+class Settled(Settlement, frozen=True):
+    """SETTLED: the same from the other side; countersignature: on the head in SETTLE."""
+
+    countersignature: Signature
+
+
+class Countersigned(Meta, frozen=True):
+    """COUNTERSIGNED: the countersignature on the head in SETTLED."""
+
+    countersignature: Signature
 
 
 META: dict[Kind, type[Meta]] = {
@@ -180,6 +231,9 @@ META: dict[Kind, type[Meta]] = {
     Kind.INPUT_GRADIENT: StepTensor,
     Kind.CHECKPOINT: Step,
     Kind.SAVED: Step,
-    Kind.FINISH: Empty,
+    Kind.FINISH: Finish,
     Kind.CLOSED: Empty,
+    Kind.SETTLE: Settlement,
+    Kind.SETTLED: Settled,
+    Kind.COUNTERSIGNED: Countersigned,
 }

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from splitlearn.audit.merkle import (
     EMPTY_ROOT,
     Tree,
-    consistency_proof,
-    inclusion_proof,
     leaf_hash,
     root_of,
     verify_consistency,
@@ -42,6 +40,16 @@ ROOTS = (
 SIZES = range(1, 70)
 LEAVES = [leaf_hash(bytes([index])) for index in range(max(SIZES))]
 ROOT = {size: root_of(LEAVES[:size]) for size in SIZES}
+
+
+def tree_of(size: int) -> Tree:
+    """The tree over the first `size` of the same leaves."""
+    tree = Tree()
+    for index in range(size):
+        tree.append(bytes([index]))
+    return tree
+
+
 FORGED = b"\x55" * 32
 
 
@@ -61,17 +69,19 @@ def test_the_empty_tree_has_the_root_of_the_rfc() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_growing_tree_has_the_root_of_the_definition(size: int) -> None:
-    tree = Tree()
-    for index in range(size):
-        tree.append(bytes([index]))
+    tree = tree_of(size)
     assert (tree.size, tree.root()) == (size, ROOT[size])
+    assert [tree.root_at(old) for old in range(size + 1)] == [
+        EMPTY_ROOT,
+        *(ROOT[old] for old in range(1, size + 1)),
+    ]
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_every_leaf_has_a_proof_and_no_forged_one_passes(size: int) -> None:
-    leaves = LEAVES[:size]
-    for index, leaf in enumerate(leaves):
-        proof = inclusion_proof(leaves, index=index)
+    tree = tree_of(size)
+    for index, leaf in enumerate(LEAVES[:size]):
+        proof = tree.inclusion(index)
 
         def holds(
             leaf: bytes = leaf,
@@ -97,8 +107,9 @@ def test_every_leaf_has_a_proof_and_no_forged_one_passes(size: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_every_beginning_has_a_proof_and_no_forged_one_passes(size: int) -> None:
+    tree = tree_of(size)
     for old in range(1, size + 1):
-        proof = consistency_proof(LEAVES[:size], size=old)
+        proof = tree.consistency(old)
 
         def holds(
             old: int = old,
@@ -129,7 +140,10 @@ def test_a_tree_of_any_entries_proves_each_of_them(
 ) -> None:
     index = data.draw(st.integers(0, len(entries) - 1))
     leaves = [leaf_hash(entry) for entry in entries]
-    proof = inclusion_proof(leaves, index=index)
+    tree = Tree()
+    for entry in entries:
+        tree.append(entry)
+    proof = tree.inclusion(index)
     assert verify_inclusion(
         leaves[index], index=index, size=len(leaves), proof=proof, root=root_of(leaves)
     )

@@ -31,7 +31,7 @@ from splitlearn.wire import frames
 from splitlearn.wire.messages import (
     Accept,
     CutSpec,
-    Empty,
+    Finish,
     Meta,
     Offer,
     Resume,
@@ -79,7 +79,7 @@ class Desk:
 
     def agree(self, offer: Offer, *, resume: int = 0) -> None:
         self.say(Kind.OFFER, offer)
-        self.say(Kind.RESUME, Resume(resume))
+        self.say(Kind.RESUME, Resume(resume, 0))
 
     def heard(self) -> list[frames.Frame]:
         found = []
@@ -190,7 +190,7 @@ def test_weights_of_another_digest_are_refused_and_not_kept(desk: Desk) -> None:
     run = made()
     desk.say(Kind.OFFER, msgspec.structs.replace(run.offer, layers="a" * 64))
     desk.say(Kind.WEIGHTS, Shard(0, 1), weights(run))
-    desk.say(Kind.RESUME, Resume(0))
+    desk.say(Kind.RESUME, Resume(0, 0))
     answered = desk.fails(IdentityError, "layers weights that trusted sent have another digest")
     assert answered == [Kind.ACCEPT]
     assert not desk.place.received.exists()
@@ -226,7 +226,7 @@ def test_it_says_what_it_holds_and_what_it_needs(desk: Desk) -> None:
     with pytest.raises(ChannelError, match="awaited weights or resume"):
         desk.engine.serve()
     (accept,) = desk.heard()
-    assert accept.meta == Accept((), ("layers", "bottlenecks"))
+    assert accept.meta == Accept((), ("layers", "bottlenecks"), 0)
 
 
 def test_step_0_is_the_offered_weights_whatever_another_run_left(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_an_evaluation_leaves_the_checkpoints_alone(tmp_path: Path) -> None:
     desk = desk_at(tmp_path)
     run = made(total=2)
     desk.agree(msgspec.structs.replace(run.offer, purpose="evaluate"), resume=held[-1])
-    desk.say(Kind.FINISH, Empty())
+    desk.say(Kind.FINISH, Finish(False))
     desk.engine.serve()
     assert [f.kind for f in desk.heard()] == [Kind.ACCEPT, Kind.READY, Kind.CLOSED]
     assert Checkpoints(tmp_path / "gpuhost" / "checkpoints").held() == held
@@ -288,7 +288,7 @@ def test_what_it_answers_names_what_it_answers(ready: tuple[Desk, TrustedRun]) -
     desk.say(Kind.ACTIVATION, step(), payload(rows()))
     desk.say(Kind.GRADIENT, step(lengths=()), payload(rows()))
     desk.say(Kind.CHECKPOINT, Step(1))
-    desk.say(Kind.FINISH, Empty())
+    desk.say(Kind.FINISH, Finish(True))
     desk.engine.serve()
     heard = desk.heard()
     replies = {frame.kind: frame.meta for frame in heard if isinstance(frame.meta, StepTensor)}
@@ -336,7 +336,7 @@ def test_a_trusted_party_that_breaks_the_rules_is_not_served(
 
 
 def test_the_first_word_has_to_be_an_offer(desk: Desk) -> None:
-    desk.say(Kind.RESUME, Resume(0))
+    desk.say(Kind.RESUME, Resume(0, 0))
     assert desk.fails(SessionError, "began with resume; expected offer") == []
 
 

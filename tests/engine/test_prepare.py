@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from splitlearn import policy
+from splitlearn.engine import trusted
 from splitlearn.engine.plain import evaluate_plain, train_plain
 from splitlearn.engine.prepare import Prepared, check_policy, prepare, specs, unsplit
 from splitlearn.errors import AuditError, ManifestError, RefusedError
@@ -144,6 +145,66 @@ def test_a_job_that_never_began_may_be_corrected_in_its_folder(tmp_path: Path) -
     assert prepared(tmp_path, {"run": {"seed": 1}}).run.offer.salt == corrected.salt
 
 
+def labels_used(found: Prepared, *, epoch: int) -> dict[tuple[int, ...], int]:
+    """By text, the label that each example is trained on."""
+    used = {}
+    for step in range(3 * epoch, 3 * epoch + 3):
+        for batch in found.data.steps(step):
+            ids = [tuple(row) for row in batch.inputs["input_ids"].tolist()]
+            texts = (row[:length] for row, length in zip(ids, batch.lengths, strict=True))
+            used.update(zip(texts, batch.labels["labels"].tolist(), strict=True))
+    return used
+
+
+def test_randomised_labels_are_drawn_once_for_a_run_folder(tmp_path: Path) -> None:
+    changes: Changes = {"privacy": {"label_epsilon": 0.1}, "schedule": {"epochs": 2}}
+    found = prepared(tmp_path, changes)
+    first = labels_used(found, epoch=0)
+    assert len(first) > 20
+    assert labels_used(found, epoch=1) == first
+    assert labels_used(prepared(tmp_path, changes), epoch=0) == first
+    elsewhere = prepared(tmp_path, {**changes, "run": {"folder": "elsewhere"}})
+    assert labels_used(elsewhere, epoch=0) != first
+    # The secret is not what the peer is told, and the peer cannot draw the same.
+    claim = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert claim["labels"] != claim["salt"]
+    raw = frames.encode(Kind.OFFER, seq=1, meta=found.run.offer)
+    assert claim["labels"].encode() not in raw
+    assert bytes.fromhex(claim["labels"]) not in raw
+
+
+def test_neither_held_out_labels_nor_what_they_are_compared_with_are_randomised(
+    tmp_path: Path,
+) -> None:
+    plain = prepared(tmp_path)
+    found = prepared(tmp_path, {"privacy": {"label_epsilon": 0.1}})
+    assert found.data.held_out == plain.data.held_out
+    for one, two in zip(found.data.evaluation, plain.data.evaluation, strict=True):
+        assert torch.equal(one.labels["labels"], two.labels["labels"])
+        assert not one.truth
+    assert found.data.train.gold == plain.data.train.gold
+    assert labels_used(plain, epoch=0) != labels_used(found, epoch=0)
+    assert found.run.noise is None
+
+
+def test_a_run_on_randomised_labels_keeps_true_and_used_ones_from_its_payloads(
+    tmp_path: Path,
+) -> None:
+    found = prepared(tmp_path, {"privacy": {"label_epsilon": 0.1}})
+    run_in_memory(tmp_path / "parties", found.run, steps=found.data.steps)
+    (batch, *_) = found.data.steps(0)
+    used, truth = trusted._private(batch).labels
+    assert used.tolist() == batch.labels["labels"].tolist()
+    assert truth.tolist() == batch.truth["labels"].tolist()
+
+
+def test_noise_knows_how_long_an_epoch_is(tmp_path: Path) -> None:
+    changes: Changes = {"privacy": {"gradient_clip": 0.7, "gradient_noise": 4.0}}
+    noise = prepared(tmp_path, changes).run.noise
+    assert noise is not None
+    assert (noise.clip, noise.noise, noise.steps_per_epoch) == (0.7, 4.0, 3)
+
+
 def test_other_training_data_in_the_same_run_folder_are_refused(tmp_path: Path) -> None:
     begun(tmp_path)
     with pytest.raises(ManifestError, match="another job, model or data"):
@@ -196,7 +257,7 @@ def test_a_cut_that_does_not_fit_the_model_is_refused_with_its_numbers(tmp_path:
 @pytest.mark.parametrize(
     ("file", "changes", "sentence"),
     [
-        ("features.toml", {}, "gradient to go out"),
+        ("strict.toml", {}, "gradient to go out"),
         ("compute.toml", {"cut": {"mode": "features"}}, "offer to go out"),
     ],
     ids=["gradients", "a compute party's policy"],
@@ -213,7 +274,7 @@ def test_a_policy_that_cannot_allow_the_job_is_refused_before_anything_is_sent(
 @pytest.mark.parametrize(
     ("file", "changes"),
     [
-        ("features.toml", {"cut": {"mode": "features"}}),
+        ("strict.toml", {"cut": {"mode": "features"}}),
         ("demo.toml", {"cut": {"train_bottom": True}}),
     ],
     ids=["features", "full"],

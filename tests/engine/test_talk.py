@@ -33,7 +33,7 @@ class Two:
     def agree(self, *, needs: tuple[str, ...] = ()) -> None:
         self.clinic.say(Kind.OFFER, self.offer)
         self.gpuhost.hear(Kind.OFFER)
-        self.gpuhost.say(Kind.ACCEPT, Accept((), needs))  # type: ignore[arg-type]
+        self.gpuhost.say(Kind.ACCEPT, Accept((), needs, 0))  # type: ignore[arg-type]
         self.clinic.hear(Kind.ACCEPT)
 
 
@@ -113,14 +113,14 @@ def test_saying_something_to_a_restarted_peer_says_so_too(make: Callable[..., Tw
     two.agree()
     two.gpuhost.channel.restart()  # type: ignore[attr-defined]
     with pytest.raises(PeerRestarted):
-        two.clinic.say(Kind.RESUME, Resume(0))
+        two.clinic.say(Kind.RESUME, Resume(0, 0))
     assert Kind.RESUME not in two.clinic.sent
 
 
 def test_what_is_not_legal_now_is_not_said(make: Callable[..., Two]) -> None:
     two = make()
     with pytest.raises(SessionError, match="expected offer"):
-        two.clinic.say(Kind.RESUME, Resume(0))
+        two.clinic.say(Kind.RESUME, Resume(0, 0))
     assert two.clinic.sent.total() == 0
 
 
@@ -156,7 +156,7 @@ def test_the_log_says_once_how_a_conversation_ended(
     two.clinic.end(None)
     assert outcomes(two.parties[0]) == [outcome]
     with pytest.raises(RefusedError, match="closed"):
-        two.clinic.say(Kind.RESUME, Resume(0))
+        two.clinic.say(Kind.RESUME, Resume(0, 0))
 
 
 def test_a_dead_log_does_not_hide_the_error_that_ended_the_conversation(
@@ -172,7 +172,7 @@ def test_a_dead_log_does_not_hide_the_error_that_ended_the_conversation(
 def test_a_kind_without_a_payload_needs_none(make: Callable[..., Two]) -> None:
     two = make()
     two.agree()
-    two.clinic.say(Kind.RESUME, Resume(0))
+    two.clinic.say(Kind.RESUME, Resume(0, 0))
     two.gpuhost.hear(Kind.RESUME)
     two.gpuhost.say(Kind.READY, Empty())
     assert two.clinic.hear(Kind.READY).meta == Empty()

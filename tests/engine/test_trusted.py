@@ -29,9 +29,11 @@ from splitlearn.split.merge import load_merged, merged, save_merged
 from splitlearn.split.weights import load_weights, trunk_groups
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire import frames
-from splitlearn.wire.messages import Accept, Empty, Meta, StepTensor
+from splitlearn.wire.messages import Accept, Empty, Meta, Offer, Settlement, StepTensor
 from splitlearn.wire.tensors import Part, encode
 from tests.rig import (
+    COMPUTE,
+    TRUSTED,
     ComputeThread,
     batch_of,
     compute_party,
@@ -40,6 +42,7 @@ from tests.rig import (
     trusted_party,
     trusted_run,
 )
+from tests.settling import ScriptedLog
 from tests.tiny import tiny_batch, tiny_model
 
 Steps = Callable[[int], Sequence[Batch]]
@@ -158,7 +161,7 @@ def test_a_low_rank_cut_trains_and_its_merged_model_gives_the_split_models_logit
     engine = trusted_engine(run, trusted_party(tmp_path), ours)
     engine.train(lambda _: [batch])
     (split,) = engine.evaluate([batch])
-    trunk = engine.finish()
+    trunk = engine.finish(fetch=True)
     thread.join(20)
     assert thread.error is None
     assert engine.losses[-1] < engine.losses[0]
@@ -314,7 +317,7 @@ def test_under_a_policy_without_gradients_none_leaves(tmp_path: Path) -> None:
     model = tiny_model("bert")
     ours, theirs = pair()
     ComputeThread(compute_party(tmp_path), theirs)
-    party = trusted_party(tmp_path, policy="features.toml")
+    party = trusted_party(tmp_path, policy="strict.toml")
     engine = trusted_engine(trusted_run(model, cut=CUT, total=1), party, ours)
     with pytest.raises(RefusedError, match="gradient"):
         engine.train(stream(model))
@@ -336,8 +339,14 @@ class Peer(threading.Thread):
         try:
             while True:
                 frame = self._channel.receive(timeout_s=20)
-                if frame.kind is Kind.OFFER:
-                    self._say(Kind.ACCEPT, Accept((), ()))
+                if isinstance(frame.meta, Offer):
+                    log = ScriptedLog(frame.meta, me=COMPUTE, peer=TRUSTED)
+                log.hear(frame)
+                if frame.kind is Kind.SETTLE:
+                    assert isinstance(frame.meta, Settlement)
+                    self._say(Kind.SETTLED, log.answer(frame.meta))
+                elif frame.kind is Kind.OFFER:
+                    self._say(Kind.ACCEPT, Accept((), (), 0))
                 elif frame.kind is Kind.RESUME:
                     self._say(Kind.READY, Empty())
                 elif isinstance(frame.meta, StepTensor) and frame.kind is Kind.ACTIVATION:

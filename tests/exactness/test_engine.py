@@ -179,10 +179,15 @@ def commits(party_folder: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("codec", ["identity", "int8+zstd"])
 def test_in_features_mode_permuted_labels_give_byte_identical_egress(
-    tmp_path: Path, codec: str
+    tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # All else the same: keys of the logs, clock, and the number that a conversation draws.
+    monkeypatch.setattr("secrets.token_hex", lambda count: "5" * 2 * count)
     seen = []
     for shift in (0, 1):
+        for party in ("clinic", "gpuhost"):
+            (tmp_path / str(shift) / party).mkdir(parents=True)
+            (tmp_path / str(shift) / party / "key").write_bytes(party[:1].encode() * 32)
         model = tiny_model("bert", dropout=0.1)
         run = trusted_run(
             model,
@@ -206,10 +211,13 @@ def test_in_features_mode_permuted_labels_give_byte_identical_egress(
                 for b in made
             ]
 
-        result = run_in_memory(tmp_path / str(shift), run, steps=steps, policy="features.toml")
+        result = run_in_memory(
+            tmp_path / str(shift), run, steps=steps, policy="strict.toml", clock=lambda: 1.7e9
+        )
         seen.append((commits(tmp_path / str(shift) / "clinic"), result.losses))
     (one, losses), (other, other_losses) = seen
     assert one == other
+    assert "settle" in [kind for kind, _ in one]
     assert [kind for kind, _ in one].count("activation") == 2 * STEPS
     assert losses != other_losses
 

@@ -19,7 +19,7 @@ from splitlearn.policy import Policy, Rule, load
 from splitlearn.roles import Kind, Role
 from splitlearn.session import Session
 from splitlearn.wire import frames, tensors
-from splitlearn.wire.messages import Accept, Empty, Resume, Shard, Step, StepTensor
+from splitlearn.wire.messages import Accept, Empty, Finish, Resume, Shard, Step, StepTensor
 from splitlearn.wire.tensors import Part
 from tests.door import COMPUTE, POLICIES, SIGNER, TRUSTED, WIDTH, Door, offer, records, rows
 
@@ -62,8 +62,8 @@ def in_the_trunk(folder: Path) -> Gate:
     door = Door(folder / "trusted", opened=False)
     gate, _ = compute_door(folder / "compute")
     gate.admit(frames.decode(door.say(Kind.OFFER, offer()).raw))
-    door.gate.admit(frames.decode(gate.release(Kind.ACCEPT, meta=Accept((), ())).raw))
-    gate.admit(frames.decode(door.gate.release(Kind.RESUME, meta=Resume(0)).raw))
+    door.gate.admit(frames.decode(gate.release(Kind.ACCEPT, meta=Accept((), (), 0)).raw))
+    gate.admit(frames.decode(door.gate.release(Kind.RESUME, meta=Resume(0, 0)).raw))
     door.gate.admit(frames.decode(gate.release(Kind.READY, meta=Empty()).raw))
     batch = rows()
     released = door.gate.release(
@@ -159,9 +159,9 @@ def test_weights_pass_both_ways_in_parts(tmp_path: Path) -> None:
     door.agree()
     released = door.say(Kind.WEIGHTS, Shard(0, 1), parts=WEIGHTS)
     assert tensors.decode(frames.decode(released.raw).payload) == WEIGHTS
-    door.say(Kind.RESUME, Resume(0))
+    door.say(Kind.RESUME, Resume(0, 0))
     door.hear(Kind.READY, Empty())
-    door.say(Kind.FINISH, Empty())
+    door.say(Kind.FINISH, Finish(True))
     frame = door.hear(Kind.WEIGHTS, Shard(0, 1), tensors.encode(WEIGHTS))
     assert door.gate.open_parts(frame) == WEIGHTS
 
@@ -200,7 +200,7 @@ def test_a_compute_party_may_send_what_it_has_computed_and_no_more(tmp_path: Pat
     door = Door(tmp_path / "trusted", opened=False)
     gate, _ = compute_door(tmp_path / "compute")
     gate.admit(frames.decode(door.say(Kind.OFFER, offer()).raw))
-    gate.release(Kind.ACCEPT, meta=Accept((), ()))
+    gate.release(Kind.ACCEPT, meta=Accept((), (), 0))
     with pytest.raises(RefusedError) as caught:
         gate.release(Kind.OFFER, meta=offer())
     assert caught.value.rule == "no-rule"
@@ -235,7 +235,7 @@ def test_metadata_that_read_back_differently_are_not_released(tmp_path: Path) ->
     gate, _ = compute_door(tmp_path / "compute")
     gate.admit(frames.decode(door.say(Kind.OFFER, offer()).raw))
     with pytest.raises(RefusedError) as caught:
-        gate.release(Kind.ACCEPT, meta=Accept([3], ()))  # type: ignore[arg-type]
+        gate.release(Kind.ACCEPT, meta=Accept([3], (), 0))  # type: ignore[arg-type]
     assert caught.value.rule == "content.frame"
 
 
@@ -275,7 +275,7 @@ def test_after_a_refusal_the_door_stays_shut_for_everything(tmp_path: Path) -> N
     door.refuses(
         Kind.ACTIVATION, batch.meta, tensor=batch.x_ND, codec=build("fp16"), private=batch.private
     )
-    for kind, meta in ((Kind.FINISH, Empty()), (Kind.CHECKPOINT, Step(0))):
+    for kind, meta in ((Kind.FINISH, Finish(False)), (Kind.CHECKPOINT, Step(0))):
         error = door.refuses(kind, meta)
         assert isinstance(error, RefusedError)
         assert error.rule == "gate-shut"
@@ -294,7 +294,7 @@ def test_after_a_refusal_the_door_stays_shut_for_everything(tmp_path: Path) -> N
 def test_a_message_at_an_illegal_moment_shuts_the_door_too(tmp_path: Path) -> None:
     door = Door(tmp_path)
     assert isinstance(door.refuses(Kind.OFFER, offer()), SessionError)
-    assert isinstance(door.refuses(Kind.FINISH, Empty()), RefusedError)
+    assert isinstance(door.refuses(Kind.FINISH, Finish(False)), RefusedError)
     assert [r.rule for r in door.records if isinstance(r, Denied)] == ["SessionError"]
 
 
@@ -388,7 +388,7 @@ def test_an_answer_that_is_not_finite_is_the_peers_fault(tmp_path: Path, value: 
     record = door.records[-1]
     assert isinstance(record, Denied)
     assert (record.direction, record.rule) == ("in", "WireError")
-    assert isinstance(door.refuses(Kind.FINISH, Empty()), RefusedError)
+    assert isinstance(door.refuses(Kind.FINISH, Finish(False)), RefusedError)
 
 
 def test_an_answer_over_the_norm_is_the_peers_fault(tmp_path: Path) -> None:
@@ -408,8 +408,8 @@ def test_an_answer_of_another_shape_is_the_peers_fault(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_the_policy_does_not_name_is_refused_unopened(tmp_path: Path) -> None:
-    door = Door(tmp_path, policy=load(POLICIES / "features.toml"))
-    door.say(Kind.FINISH, Empty())
+    door = Door(tmp_path, policy=load(POLICIES / "strict.toml"))
+    door.say(Kind.FINISH, Finish(True))
     with pytest.raises(RefusedError) as caught:
         door.hear(Kind.WEIGHTS, Shard(0, 1), tensors.encode(WEIGHTS))
     assert caught.value.rule == "no-rule"
@@ -440,7 +440,7 @@ def test_a_repeated_answer_shuts_the_door(tmp_path: Path) -> None:
 
 def test_weights_that_are_not_finite_do_not_come_in(tmp_path: Path) -> None:
     door = Door(tmp_path)
-    door.say(Kind.FINISH, Empty())
+    door.say(Kind.FINISH, Finish(True))
     part = to_part("layers.1.weight", torch.full((2, 2), float("nan")))
     frame = door.hear(Kind.WEIGHTS, Shard(0, 1), tensors.encode((part,)))
     with pytest.raises(WireError, match="may not come in"):

@@ -164,7 +164,7 @@ ILLEGAL: dict[str, tuple[bytes, str]] = {
     "a later version": (header(version=2) + META_OF_SAVED, "of protocol 2; expected 1"),
     "version 0": (header(version=0) + META_OF_SAVED, "of protocol 0; expected 1"),
     "kind 0": (header(code=0) + META_OF_SAVED, "kind code 0"),
-    "kind 14": (header(code=14) + META_OF_SAVED, "kind code 14"),
+    "kind 17": (header(code=17) + META_OF_SAVED, "kind code 17"),
     "reserved bits": (header(reserved=1) + META_OF_SAVED, "reserved bits 1"),
     "sequence": (header(seq=2**53 + 1) + META_OF_SAVED, "sequence number 9007199254740993"),
     "metadata over the limit": (header(meta_bytes=65_537), "announces 65537 bytes of metadata"),
@@ -207,7 +207,7 @@ def test_keys_in_another_order_are_another_spelling_and_refused() -> None:
     meta = msgspec.msgpack.encode(fields)
     raw = header(code=1, meta_bytes=len(meta)) + meta
     frames.decode(raw)
-    fields[6][1] = dict(reversed(fields[6][1].items()))
+    fields[7][1] = dict(reversed(fields[7][1].items()))
     meta = msgspec.msgpack.encode(fields)
     with pytest.raises(WireError, match="spelt in another way"):
         frames.decode(header(code=1, meta_bytes=len(meta)) + meta)
@@ -235,7 +235,7 @@ def test_our_own_payload_where_none_belongs_is_refused() -> None:
 
 def test_metadata_of_another_kind_is_refused() -> None:
     with pytest.raises(WireError, match="was given a Resume; expected a Step"):
-        frames.encode(Kind.SAVED, seq=1, meta=Resume(1))
+        frames.encode(Kind.SAVED, seq=1, meta=Resume(1, 0))
 
 
 @pytest.mark.parametrize("step", [-1, 10_000_001, 2**70, "1", object(), "\ud800"])

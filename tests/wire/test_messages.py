@@ -17,12 +17,16 @@ from splitlearn.wire import (
     BottleneckSpec,
     CodecSpec,
     CutSpec,
+    Countersigned,
     Empty,
+    Finish,
     Meta,
     Offer,
     OptimiserSpec,
     Resume,
     ScheduleSpec,
+    Settled,
+    Settlement,
     Shard,
     Step,
     StepTensor,
@@ -37,6 +41,7 @@ LONGEST_SENTENCE = 400  # characters
 
 OFFER = Offer(
     run="news-1",
+    conversation="c" * 32,
     job="0" * 64,
     salt="f" * 64,
     purpose="train",
@@ -54,12 +59,13 @@ OFFER = Offer(
     bottlenecks="2" * 64,
     held=(0, 50),
 )
+SETTLEMENT = Settlement("1" * 64, 60, "2" * 64, "3" * 128, ("4" * 64,), 12, "5" * 128)
 STEP = StepTensor(3, 0, 2, "train", 7, True, (3, 7), 5)
 EXAMPLES: dict[Kind, Meta] = {
     Kind.OFFER: OFFER,
-    Kind.ACCEPT: Accept((0, 50), ("layers", "bottlenecks")),
+    Kind.ACCEPT: Accept((0, 50), ("layers", "bottlenecks"), 40),
     Kind.WEIGHTS: Shard(0, 3),
-    Kind.RESUME: Resume(50),
+    Kind.RESUME: Resume(50, 40),
     Kind.READY: Empty(),
     Kind.ACTIVATION: STEP,
     Kind.OUTPUT: STEP,
@@ -67,8 +73,11 @@ EXAMPLES: dict[Kind, Meta] = {
     Kind.INPUT_GRADIENT: STEP,
     Kind.CHECKPOINT: Step(50),
     Kind.SAVED: Step(50),
-    Kind.FINISH: Empty(),
+    Kind.FINISH: Finish(True),
     Kind.CLOSED: Empty(),
+    Kind.SETTLE: SETTLEMENT,
+    Kind.SETTLED: Settled(**msgspec.structs.asdict(SETTLEMENT), countersignature="6" * 128),
+    Kind.COUNTERSIGNED: Countersigned("7" * 128),
 }
 
 
