@@ -9,9 +9,10 @@ import hmac
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import msgspec
 import numpy as np
 
 from splitlearn.audit import (
@@ -94,6 +95,8 @@ class Gate:
         self._totals = {"in": 0, "out": 0}
         self._wire_bytes = {"in": 0, "out": 0}
         self._denied = 0
+        # Parts of frames that were admitted and not opened yet: parsed once.
+        self._admitted: dict[int, tuple[Frame, tuple[Part, ...]]] = {}
         self._shut: str | None = None
         # What the label guard said of messages that it let pass.
         self.warnings: list[str] = []
@@ -169,7 +172,7 @@ class Gate:
             facts = _with_bytes(facts, parts=parts or (), wire_bytes=0)
             if x_ND is not None and codec is not None:
                 rows, columns = x_ND.shape
-                facts = replace(facts, codec=codec.name, rows=rows, columns=columns)
+                facts = _replace(facts, codec=codec.name, rows=rows, columns=columns)
             self._ledger.judge(facts)
             self._check_rows(x_ND, kind=kind, meta=meta, private=private, coded=False)
             if tensor is not None and codec is not None:
@@ -214,6 +217,8 @@ class Gate:
             facts = _with_bytes(facts, parts=parts, wire_bytes=len(frame.raw))
             rule = self._ledger.judge(facts)
             self._record(frame, facts=facts, rule=rule, parts=attempt.parts)
+            if parts:
+                self._admitted[frame.seq] = (frame, parts)
 
     def open_tensor(self, frame: Frame, *, codec: "Codec", rows: int, width: int) -> "Tensor":
         """The rows (rows, width) in an admitted frame, finite and within the policy's norm.
@@ -222,10 +227,10 @@ class Gate:
         """
         attempt = _Attempt(frame.kind, "in")
         with self._busy, self._door(attempt):
-            parts = tensors.decode(frame.payload)
+            parts = self._parts_of(frame)
             attempt.parts = tuple(PartShape.of(part) for part in parts)
             facts = self._facts(frame.kind, "in", frame.meta, private=None)
-            rule = self._ledger.judge(replace(facts, codec=codec.name, rows=rows, columns=width))
+            rule = self._ledger.judge(_replace(facts, codec=codec.name, rows=rows, columns=width))
             x_ND = codec.decode(parts, rows=rows, width=width)
             with self._blaming_the_peer():
                 values_ND = rows_of(x_ND)
@@ -238,11 +243,15 @@ class Gate:
         """The weights in an admitted frame, all finite. Raises WireError."""
         attempt = _Attempt(frame.kind, "in")
         with self._busy, self._door(attempt):
-            parts = tensors.decode(frame.payload)
+            parts = self._parts_of(frame)
             attempt.parts = tuple(PartShape.of(part) for part in parts)
             with self._blaming_the_peer():
                 check_weights(parts)
             return parts
+
+    def _parts_of(self, frame: Frame) -> tuple[Part, ...]:
+        admitted, parts = self._admitted.pop(frame.seq, (None, ()))
+        return parts if admitted is frame else tensors.decode(frame.payload)
 
     def close(self, *, outcome: Literal["done", "failed", "interrupted", "refused"]) -> None:
         """Shut the door, log the conversation's totals and sign the log's head. May be called twice.
@@ -408,6 +417,7 @@ class Gate:
 
 
 _CLOSED = "it was closed"
+_replace = msgspec.structs.replace
 
 
 @dataclass
@@ -420,4 +430,4 @@ class _Attempt:
 
 
 def _with_bytes(facts: Facts, *, parts: Sequence[Part], wire_bytes: int) -> Facts:
-    return replace(facts, dtypes=frozenset(part.dtype for part in parts), wire_bytes=wire_bytes)
+    return _replace(facts, dtypes=frozenset(part.dtype for part in parts), wire_bytes=wire_bytes)

@@ -51,7 +51,10 @@ def rows_of(tensor: "Tensor") -> "NDArray[np.float32]":
             "floating point of (rows, columns); our own stage is at fault",
             rule="content.floats",
         )
-    x_ND: NDArray[np.float32] = tensor.detach().cpu().float().contiguous().numpy()
+    rows = tensor.detach()
+    if not (rows.element_size() == 4 and rows.is_cpu and rows.is_contiguous()):
+        rows = rows.cpu().float().contiguous()
+    x_ND: NDArray[np.float32] = rows.numpy()
     return x_ND
 
 

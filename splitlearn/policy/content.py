@@ -134,7 +134,7 @@ def check_hidden(
     rows = _rows_of(private, packed=packed)
     ids_N = private.ids.reshape(-1)[rows].astype(np.float64)
     sample = _first_of_each(ids_N)
-    sample_SD = x_ND[sample].astype(np.float64)
+    sample_SD = x_ND[sample]
     if coded:
         _check_whole_columns(sample_SD)
     _check_line(sample_SD, ids_N[sample], rule="content.ids")
@@ -147,7 +147,7 @@ def check_hidden(
         return
     _check_distinct(sample_SD)
     apart = _distinct_examples(private)
-    first_SD = x_ND[starts[apart]].astype(np.float64)
+    first_SD = x_ND[starts[apart]]
     _check_distinct(first_SD)
     for label in private.labels:
         if label.ndim == 1:
@@ -206,7 +206,7 @@ def _is_coarse(x_ND: Floats) -> bool:
 _COARSE_SHARE = 0.9
 
 
-def _check_whole_columns(sample_SD: NDArray[np.float64]) -> None:
+def _check_whole_columns(sample_SD: Floats) -> None:
     whole_D = (np.rint(sample_SD) == sample_SD).all(axis=0)
     seen_D = np.count_nonzero(sample_SD, axis=0) >= MIN_LINE_POINTS
     small_D = np.abs(sample_SD).max(axis=0, initial=0.0) < _CODED_WHOLE
@@ -218,19 +218,20 @@ def _check_whole_columns(sample_SD: NDArray[np.float64]) -> None:
 DISTINCT_ROWS = 32
 
 
-def _check_distinct(sample_SD: NDArray[np.float64]) -> None:
+def _check_distinct(sample_SD: Floats) -> None:
     """Refuse a column that takes few values over rows that ought to differ all."""
     if len(sample_SD) < MIN_SAMPLE_ROWS:
         return
     sample_SD = sample_SD[:: max(1, len(sample_SD) // DISTINCT_ROWS)]
-    # Along rows of memory: several times faster than down the columns, and the values are float32.
-    sorted_DS = np.sort(np.ascontiguousarray(sample_SD.T, dtype=np.float32), axis=1)
-    distinct_D = 1 + np.count_nonzero(sorted_DS[:, 1:] != sorted_DS[:, :-1], axis=1)
+    # Of any half of the rows and one more, two are then alike: nearly all messages end here.
+    if not _repeats(sample_SD[: len(sample_SD) // 2 + 1]).any():
+        return
+    distinct_D = len(sample_SD) - _repeats(sample_SD)
     few_D = (distinct_D > 1) & (distinct_D <= len(sample_SD) // 2)
     if not few_D.any():
         return
     # In half precision a column of large, close values takes few: then all columns have to.
-    if few_D.all() or not _is_coarse(sample_SD.astype(np.float32)):
+    if few_D.all() or not _is_coarse(np.ascontiguousarray(sample_SD)):
         raise _looks_like(
             f"a column takes {int(distinct_D[few_D].min())} values over {len(sample_SD)} different",
             sample_SD,
@@ -239,26 +240,47 @@ def _check_distinct(sample_SD: NDArray[np.float64]) -> None:
         )
 
 
-def _check_line(
-    sample_SD: NDArray[np.float64], private_S: NDArray[np.float64], *, rule: str
-) -> None:
+def _repeats(sample_SD: Floats) -> NDArray[np.intp]:
+    """How many values of each column stand in it already."""
+    # Along rows of memory: several times faster than down the columns.
+    sorted_DS = np.sort(np.ascontiguousarray(sample_SD.T), axis=1)
+    repeats_D: NDArray[np.intp] = np.count_nonzero(sorted_DS[:, 1:] == sorted_DS[:, :-1], axis=1)
+    return repeats_D
+
+
+def _check_line(sample_SD: Floats, private_S: NDArray[np.float64], *, rule: str) -> None:
     """Refuse a column that is a straight line in ids or labels: equal, scaled or shifted alike."""
-    if len(np.unique(private_S)) < 2 or len(private_S) < MIN_LINE_POINTS:
+    if len(private_S) < MIN_LINE_POINTS or not np.ptp(private_S):
         return
-    x_SD = sample_SD - sample_SD.mean(axis=0)
     p_S = private_S - private_S.mean()
-    slope_D = (p_S @ x_SD) / (p_S @ p_S)
-    spread_D = np.einsum("sd,sd->d", x_SD, x_SD)
-    explained_D = slope_D**2 * (p_S @ p_S)
-    for column in np.flatnonzero((spread_D > 0) & (explained_D > 0.99 * spread_D)):
-        x_S = x_SD[:, column]
-        rest = np.abs(x_S - slope_D[column] * p_S).max()
+    p_S /= np.sqrt(p_S @ p_S)
+    # A coarse look in one product first; where it might err, because a column's mean is far larger
+    # than its spread, the column is looked at again like a suspect.
+    both = np.stack((np.full(len(p_S), len(p_S) ** -0.5), p_S)).astype(np.float32)
+    mean_D, line_D = both @ sample_SD
+    square_D = np.einsum("sd,sd->d", sample_SD, sample_SD)
+    spread_D = square_D - mean_D**2
+    suspects = np.flatnonzero(
+        (square_D > 0) & ((line_D**2 > 0.98 * spread_D) | (spread_D < _UNSURE * square_D))
+    )
+    for column in suspects:
+        x_S = sample_SD[:, column].astype(np.float64)
+        largest = np.abs(x_S).max()
+        x_S -= x_S.mean()
+        slope = p_S @ x_S
+        if not 0.99 * (x_S @ x_S) < slope**2:
+            continue
+        rest = np.abs(x_S - slope * p_S).max()
         # Against the typical spread and not the largest: one token far from all others makes any
         # column nearly a line.
         typical = np.median(np.abs(x_S - np.median(x_S)))
-        if rest <= _LINE_TOLERANCE * typical + 1e-6 * np.abs(sample_SD[:, column]).max():
+        if rest <= _LINE_TOLERANCE * typical + 1e-6 * largest:
             what = rule.partition(".")[2]
             raise _looks_like(f"column {column} follows", sample_SD, what=f"the {what}", rule=rule)
+
+
+# Below this share of the squares, a spread computed in float32 is not to be trusted.
+_UNSURE = 1e-3
 
 
 def _check_equal(x_ND: Floats, private_N: Numbers) -> None:
@@ -273,9 +295,7 @@ def _check_equal(x_ND: Floats, private_N: Numbers) -> None:
             raise _looks_like(f"column {column} is", x_ND, what="the labels", rule="content.labels")
 
 
-def _looks_like(
-    found: str, x: Floats | NDArray[np.float64], *, what: str, rule: str
-) -> RefusedError:
+def _looks_like(found: str, x: Floats, *, what: str, rule: str) -> RefusedError:
     return RefusedError(
         f"{found} {what} in a tensor of {x.shape[-1]} columns, which is no hidden state; "
         "our own stage is at fault and nothing was sent",

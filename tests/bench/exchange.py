@@ -25,12 +25,13 @@ from splitlearn.channel import Listener, Released, connect
 from splitlearn.channel.loop import LoopThread
 from splitlearn.codecs import build
 from splitlearn.engine.talk import Talk
+from splitlearn.engine.trusted import SETTLE_MESSAGES
 from splitlearn.gate import Private
 from splitlearn.identity import Identity
 from splitlearn.roles import Kind, Role
 from splitlearn.session import Session
 from splitlearn.wire import frames
-from splitlearn.wire.messages import Accept, Empty, Offer, Resume, StepTensor
+from splitlearn.wire.messages import Accept, Empty, Finish, Offer, Resume, StepTensor
 from tests.federation import make_identity
 from tests.rig import compute_party, trusted_party
 from tests.test_session import offer as make_offer
@@ -80,11 +81,14 @@ def answer_gated(listener: Listener, folder: Path) -> None:
     gate = party.gate(first.meta, session)
     talk = Talk(channel=channel, session=session, gate=gate, deadline_s=WAIT_S)
     talk.admit(first)
-    talk.say(Kind.ACCEPT, Accept((0,), ()))
+    talk.say(Kind.ACCEPT, Accept((0,), (), 0))
     talk.hear(Kind.RESUME)
     talk.say(Kind.READY, Empty())
     codec = build("identity")
-    while (frame := talk.hear(Kind.ACTIVATION, Kind.FINISH)).kind is Kind.ACTIVATION:
+    while (frame := talk.hear(Kind.ACTIVATION, Kind.FINISH)).kind is not Kind.FINISH:
+        if frame.kind is Kind.SETTLE:
+            talk.answer_settlement(frame)
+            continue
         x_ND = talk.tensor(frame, codec=codec, rows=ROWS, width=COLUMNS)
         meta = msgspec.structs.replace(frame.meta, lengths=(), reply_to=frame.seq)
         talk.say(Kind.OUTPUT, meta, tensor=x_ND, codec=codec)
@@ -109,13 +113,14 @@ class GatedClient:
         )
         self._talk.say(Kind.OFFER, offer)
         self._talk.hear(Kind.ACCEPT)
-        self._talk.say(Kind.RESUME, Resume(0))
+        self._talk.say(Kind.RESUME, Resume(0, 0))
         self._talk.hear(Kind.READY)
         generator = torch.Generator().manual_seed(0)
         self._x_ND = torch.randn(ROWS, COLUMNS, generator=generator)
         ids = torch.randint(1000, 30000, (1, ROWS), generator=generator)
         self._private = Private(ids=ids.numpy(), labels=(np.array([1]),), lengths=(ROWS,))
         self._codec = build("identity")
+        self.settle_ms: list[float] = []
 
     def exchanges(self) -> list[float]:
         """Milliseconds of each exchange of one block."""
@@ -133,10 +138,14 @@ class GatedClient:
             frame = self._talk.hear(Kind.OUTPUT)
             self._talk.tensor(frame, codec=self._codec, rows=ROWS, width=COLUMNS)
             taken.append(1e3 * (time.perf_counter() - began))
+        if self._talk.session.unsettled >= SETTLE_MESSAGES:
+            began = time.perf_counter()
+            self._talk.settle()
+            self.settle_ms.append(1e3 * (time.perf_counter() - began))
         return taken
 
     def close(self) -> None:
-        self._talk.say(Kind.FINISH, Empty())
+        self._talk.say(Kind.FINISH, Finish(False))
         self._talk.hear(Kind.CLOSED)
         self._channel.close()
 
@@ -240,19 +249,24 @@ def measure(
     loop.close()
     channel.close(reason="measured")
     gated.close()
-    write(bare_ms, channel_ms, gated_ms)
+    # What a settlement costs, spread over the exchanges that it is for, two messages each.
+    share_ms = statistics.median(gated.settle_ms) / (SETTLE_MESSAGES / 2)
+    write(bare_ms, channel_ms, gated_ms, share_ms=share_ms)
 
 
-def write(bare_ms: list[float], channel_ms: list[float], gated_ms: list[float]) -> None:
+def write(
+    bare_ms: list[float], channel_ms: list[float], gated_ms: list[float], *, share_ms: float
+) -> None:
     """Medians, their difference and ratio, as JSON."""
     bare, own = statistics.median(bare_ms), statistics.median(channel_ms)
-    whole = statistics.median(gated_ms)
+    whole = statistics.median(gated_ms) + share_ms
     result = {
         "payload_bytes": PAYLOAD_BYTES,
         "exchanges": len(channel_ms),
         "bare_ms": round(bare, 4),
         "channel_ms": round(own, 4),
         "gated_ms": round(whole, 4),
+        "settlement_share_ms": round(share_ms, 4),
         "channel_overhead_ms": round(own - bare, 4),
         "overhead_ms": round(whole - bare, 4),
         "ratio": round(whole / bare, 3),
