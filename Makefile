@@ -22,8 +22,12 @@ help:
 demo: $(READY)
 	$(BIN)/splitlearn demo
 
+# The report is looked at in a real browser where there is one.
+BROWSER := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
+
 test: $(READY)
-	$(BIN)/pytest
+	@test -n "$(BROWSER)" || echo "== no chromium on PATH: the report's browser tests are left out"
+	$(BIN)/pytest $(if $(BROWSER),,-m "not gpu and not browser")
 
 check: $(READY)
 	$(BIN)/ruff format --check

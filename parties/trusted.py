@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from parties.preflight import check_preflight, preflight
 from parties.protection import guarantees, outlook, sentence
 from splitlearn.errors import AuditError, ManifestError
 from splitlearn.policy.accounting import Guarantee
@@ -44,6 +45,9 @@ Threads = Annotated[int, typer.Option(min=0, help="Processor threads; 0: as many
 METRICS, _TRUNK = "metrics.json", "trunk-{step}.safetensors"
 
 
+app.command()(preflight)
+
+
 @app.command()
 def train(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
     """Fine-tune the job's model with the compute party that it names, and evaluate it.
@@ -60,6 +64,8 @@ def train(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
 
     with interruptible("the same command goes on from the newest checkpoint"):
         manifest = _load(job, threads)
+        check_preflight(manifest)
+        from splitlearn.engine.canaries import write_canaries
         from splitlearn.engine.prepare import prepare
 
         console.print("reading data and model", markup=False)
@@ -67,6 +73,9 @@ def train(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
         if (told := outlook(manifest)) is not None:
             console.print(told, markup=False)
         with _at_work(manifest, prepared, what="training", total=prepared.data.steps.total) as work:
+            write_canaries(
+                manifest.run.folder / "audit", prepared, max_length=manifest.data.max_length
+            )
             work.engine.train(prepared.data.steps)
             scores = {}
             if manifest.data.evaluate is not None:

@@ -40,14 +40,19 @@ def make_job(
         _model(folder / "model", layers=layers, dropout=dropout)
     _rows(folder / "train.jsonl", examples, seed=1)
     _rows(folder / "evaluate.jsonl", 10, seed=2)
-    public = [row["text"] for row in _sentences(30, seed=3)]
-    (folder / "public.txt").write_text("\n".join(public), encoding="utf-8")
-    for policy in ("demo", "features", "compute"):
+    _rows(folder / "canary.jsonl", 12, seed=5)
+    (folder / "public.txt").write_text("\n".join(public_lines(120)), encoding="utf-8")
+    for policy in ("demo", "strict", "standard", "research", "compute"):
         text = (_POLICIES / f"{policy}.toml").read_text(encoding="utf-8")
         (folder / f"{policy}.toml").write_text(text, encoding="utf-8")
     path = folder / "job.toml"
     path.write_text(_toml(_TABLES, changes or {}), encoding="utf-8")
     return path
+
+
+def public_lines(count: int) -> list[str]:
+    """Texts that anybody may know, of the same language as a job's."""
+    return [row["text"] for row in _sentences(count, seed=3)]
 
 
 def make_clinic(folder: Path, changes: Changes | None = None) -> Path:

@@ -216,7 +216,7 @@ def test_the_readme_shows_a_settings_file_that_is_accepted(
     load(tmp_path / name)
 
 
-@pytest.mark.parametrize("name", ["features", "demo", "compute"])
+@pytest.mark.parametrize("name", ["strict", "standard", "demo", "compute"])
 def test_the_policies_that_the_readme_names_are_accepted(name: str) -> None:
     path = f"parties/policies/{name}.toml"
     assert path in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -1,69 +1,30 @@
-"""Does a log add up? What a sceptic can tell from a log folder and a public key, and nothing else.
+"""Whether a log is what was written at the time: every check that needs the log, a key, and nothing else.
 
 Reads only; needs neither torch nor the parties. Never stops at the first fault: it lists what it
 finds, each with its record, and sums up as one exit code.
 """
 
-import hashlib
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import IntEnum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
-from splitlearn.audit.checkpoint import (
-    Checkpoint,
-    format_verifier_key,
-    parse_verifier_key,
+from splitlearn.audit.checkpoint import format_verifier_key, parse_verifier_key
+from splitlearn.audit.evidence import (
+    Head,
+    PeerHeads,
+    check_blob,
+    read_own_heads,
+    read_peers,
+    signed_by,
 )
-from splitlearn.audit.log import (
-    CHECKPOINT_RECORDS,
-    SEGMENTS,
-    VERIFIER_KEY,
-    read_heads,
-    read_lines,
-)
+from splitlearn.audit.findings import Exit, Finding, Findings, gravest
+from splitlearn.audit.judging import Judge, JudgeOf, Judging
+from splitlearn.audit.log import CHECKPOINT_RECORDS, SEGMENTS, VERIFIER_KEY, read_lines
 from splitlearn.audit.merkle import Tree
-from splitlearn.audit.records import (
-    Checkpointed,
-    Denied,
-    Gap,
-    Payload,
-    Record,
-    RunClose,
-    RunOpen,
-    decode,
-)
-from splitlearn.errors import AuditError, SplitLearnError
+from splitlearn.audit.records import Checkpointed, decode
+from splitlearn.errors import AuditError
 
-__all__ = ["Exit", "Finding", "Judge", "Report", "verify"]
-
-
-class Exit(IntEnum):
-    """What the findings come to, and the exit code of `splitlearn audit verify`."""
-
-    CLEAN = 0
-    POLICY = 1
-    USAGE = 2
-    INTEGRITY = 3
-    MISMATCH = 4  # kept for the reconciliation of two logs
-    UNCHECKABLE = 5
-
-
-# From the text of a policy, a function that derives a payload's verdict again: None, or why it is
-# not the one that was recorded. Called with the payloads of a run in order, so it can add up budgets.
-Judge: TypeAlias = Callable[[Payload], str | None]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that a reader should know. `exit` CLEAN: a remark. `record`: index of its line."""
-
-    exit: Exit
-    name: str
-    sentence: str
-    record: int | None = None
+__all__ = ["Exit", "Finding", "Judge", "JudgeOf", "Report", "canonical_key", "read_key", "verify"]
 
 
 @dataclass(frozen=True)
@@ -71,8 +32,10 @@ class Report:
     """Outcome of `verify`.
 
     pinned: whether the key came from outside the folder; if not, whoever could rewrite the log could
-    sign it anew. covered: records under the newest signed head. bytes_by_kind: whole frames, keyed
-    `out activation`.
+    sign it anew. covered: records under the newest signed head. countersigned: by the name in its
+    key, how many records each peer countersigned: its owner cannot rewrite these alone. receipts:
+    how many stand in the log; unreceipted: messages sent that are under none. bytes_by_kind: whole
+    frames, keyed `out activation`. kept, redacted: sealed frames.
     """
 
     folder: Path
@@ -82,16 +45,19 @@ class Report:
     covered: int
     heads: int
     runs: tuple[str, ...]
-    bytes_by_kind: dict[str, int]
-    messages_by_kind: dict[str, int]
+    countersigned: Mapping[str, int]
+    receipts: int
+    unreceipted: int
+    kept: int
+    redacted: int
+    bytes_by_kind: Mapping[str, int]
+    messages_by_kind: Mapping[str, int]
     findings: tuple[Finding, ...]
 
     @property
     def exit(self) -> Exit:
         """The gravest finding: a broken record before a missing one before a broken rule."""
-        exits = {finding.exit for finding in self.findings}
-        order = (Exit.INTEGRITY, Exit.MISMATCH, Exit.UNCHECKABLE, Exit.POLICY)
-        return next((code for code in order if code in exits), Exit.CLEAN)
+        return gravest(finding.exit for finding in self.findings)
 
     @property
     def ok(self) -> bool:
@@ -102,81 +68,85 @@ def verify(
     folder: Path,
     *,
     verifier_key: str | None = None,
-    judge_of: Callable[[str], Judge] | None = None,
+    peer_keys: Sequence[str] = (),
+    judge_of: JudgeOf | None = None,
 ) -> Report:
-    """Check a log: lines, tree, signed heads, the order of a run's records, policy, totals.
+    """Check a log: lines, tree, heads, receipts, the order of a run's records, policy, totals.
 
     verifier_key: the party's key as it was told to you by the party, `name+id+base64`; without it the
-    one in the folder is used and the report says so. judge_of: makes a judge from a policy's text;
-    raises SplitLearnError for a text that is no policy.
+    one in the folder is used and the report says so. peer_keys: those of its peers, as they told you;
+    without them those in the log are used. judge_of: makes a judge from a policy's text; raises
+    SplitLearnError for a text that is no policy.
 
-    Raises AuditError only for a `verifier_key` that is none.
+    Raises AuditError only for a key that is none.
     """
-    reader = _Reader(folder, judge_of=judge_of)
-    key = _key(folder, told=verifier_key, reader=reader)
-    if reader.read(_heads(folder, key=key, reader=reader), key=key):
-        reader.finish()
+    findings = Findings()
+    key = _key(folder, told=verifier_key, findings=findings)
+    word = key and format_verifier_key(key[0], public_key=key[1])
+    told = {parse_verifier_key(peer)[0]: canonical_key(peer) for peer in peer_keys}
+    judging = Judging(findings, key=word, peer_keys=told, judge_of=judge_of)
+    heads = read_own_heads(folder, key=key, findings=findings)
+    lines = _Lines(folder, heads=heads, findings=findings, judging=judging)
+    lines.read()
+    countersigned: dict[str, int] = {}
+    if lines.tree.size:
+        lines.finish()
+        judging.finish()
+        countersigned = _countersigned(heads, judging=judging, findings=findings)
+        peers = read_peers(folder, key=key, findings=findings)
+        _check_peers(peers, judging=judging, findings=findings)
+        for record, name in judging.blobs.items():
+            redacted = judging.redacted.get(record)
+            check_blob(folder, name, record=record, redacted=redacted, findings=findings)
     return Report(
         folder=folder,
         origin="" if key is None else key[0],
         pinned=verifier_key is not None,
-        records=reader.tree.size,
-        covered=reader.covered,
-        heads=reader.heads,
-        runs=tuple(dict.fromkeys(reader.runs)),
-        bytes_by_kind=dict(reader.bytes_by_kind),
-        messages_by_kind=dict(reader.messages_by_kind),
-        findings=tuple(reader.findings),
+        records=lines.tree.size,
+        covered=lines.covered,
+        heads=lines.heads,
+        runs=judging.runs,
+        countersigned=countersigned,
+        receipts=judging.receipts,
+        unreceipted=sum(len(talk.sent) - talk.receipted for talk in judging.talks.values()),
+        kept=len(judging.blobs),
+        redacted=len(judging.redacted),
+        bytes_by_kind=dict(judging.bytes_by_kind),
+        messages_by_kind=dict(judging.messages_by_kind),
+        findings=tuple(findings),
     )
 
 
-@dataclass
-class _Run:
-    """A conversation under way in the log."""
+class _Lines:
+    """Goes through the lines once: the tree over them against the heads, each record to the judge."""
 
-    opened: RunOpen
-    last: dict[str, int] = field(default_factory=lambda: {"in": 0, "out": 0})
-    messages: Counter[str] = field(default_factory=Counter)
-    wire_bytes: Counter[str] = field(default_factory=Counter)
-    denied: int = 0
-
-
-class _Reader:
-    """Goes through the lines once and collects."""
-
-    def __init__(self, folder: Path, *, judge_of: Callable[[str], Judge] | None) -> None:
-        self.findings: list[Finding] = []
+    def __init__(
+        self, folder: Path, *, heads: Mapping[int, Head], findings: Findings, judging: Judging
+    ) -> None:
         self.tree = Tree()
         self.covered = 0
         self.heads = 0
-        self.runs: list[str] = []
-        self.bytes_by_kind: Counter[str] = Counter()
-        self.messages_by_kind: Counter[str] = Counter()
         self._folder = folder
-        self._key: str | None = None
-        self._judge_of = judge_of
-        self._judges: dict[tuple[str, str], Judge | None] = {}
-        self._run: _Run | None = None
+        self._left = dict(heads)
+        self._expected = 0
+        self._good: int | None = 0
+        self._false: list[int] = []
+        self._findings = findings
+        self._judging = judging
 
-    def note(self, exit_code: Exit, name: str, sentence: str, *, record: int | None = None) -> None:
-        self.findings.append(Finding(exit=exit_code, name=name, sentence=sentence, record=record))
-
-    def read(self, heads: dict[int, Checkpoint], *, key: tuple[str, bytes] | None) -> bool:
-        """Every line of the log against its heads; whether there was a line at all."""
-        self._key = key and format_verifier_key(key[0], public_key=key[1])
-        left = dict(heads)
+    def read(self) -> None:
+        """Every line of the log against its heads."""
+        note = self._findings.note
         torn = False
         try:
             for line, whole in read_lines(self._folder):
                 index = self.tree.size
                 if torn:
-                    self.note(
-                        Exit.INTEGRITY, "line", "a line breaks off in the middle", record=index
-                    )
+                    note(Exit.INTEGRITY, "line", "a line breaks off in the middle", record=index)
                     break
                 torn = not whole
                 if torn:
-                    self.note(
+                    note(
                         Exit.UNCHECKABLE,
                         "torn",
                         "the last line is unfinished: its process ended by surprise and has not "
@@ -185,231 +155,195 @@ class _Reader:
                     )
                     continue
                 self._line(line, index=index)
-                self._head(left.pop(self.tree.size, None))
+                if index + 1 in self._left:
+                    self._head(self._left.pop(index + 1))
         except AuditError as error:
-            self.note(Exit.UNCHECKABLE, "unreadable", str(error))
-        for size in sorted(left):
-            self.note(
+            note(Exit.UNCHECKABLE, "unreadable", str(error))
+        for size in sorted(self._left):
+            note(
                 Exit.INTEGRITY,
                 "dropped",
                 f"a signed head counts {size} records and the log has {self.tree.size}: "
-                "records were dropped from its end",
+                "records were dropped from its end, this one first",
+                record=self.tree.size,
             )
         if not self.tree.size:
-            self.note(Exit.UNCHECKABLE, "empty", f"there is no record in {self._folder / SEGMENTS}")
-        return self.tree.size > 0
+            note(Exit.UNCHECKABLE, "empty", f"there is no record in {self._folder / SEGMENTS}")
 
     def finish(self) -> None:
         """What can be said only at the end."""
+        note = self._findings.note
+        for size in self._false:
+            if size < self.covered:  # a later head is that of the lines, so the lines are right
+                note(
+                    Exit.INTEGRITY,
+                    "head",
+                    f"the signed head of {size} records is not that of the lines, and a later one is",
+                    record=size - 1,
+                )
+                continue
+            note(
+                Exit.INTEGRITY,
+                "head",
+                f"the signed head of {size} records is not that of the lines: one of records "
+                f"{self.covered} to {size - 1} was changed",
+                record=self.covered,
+            )
+            return
         tail = self.tree.size - self.covered
         if tail:
-            self.note(
+            note(
                 Exit.UNCHECKABLE,
                 "uncovered",
                 f"the last {tail} records stand under no signed head, so they could have been "
                 f"changed; a running party signs at least every {CHECKPOINT_RECORDS} records",
             )
-        if self._run is not None:
-            self.note(
-                Exit.CLEAN,
-                "open",
-                f"run {self._run.opened.run} was not closed: it is under way or was interrupted",
-            )
 
     def _line(self, line: bytes, *, index: int) -> None:
-        head = self.tree.root() if b'"checkpoint"' in line[:32] else b""
-        self.tree.append(line)
+        expected, self._expected = self._expected, self._expected + 1
         try:
             record = decode(line)
         except AuditError as error:
-            self.note(Exit.INTEGRITY, "line", str(error), record=index)
+            self.tree.append(line)
+            self._findings.note(Exit.INTEGRITY, "line", str(error), record=index)
             return
-        if record.seq != index:
-            self.note(
+        if record.seq != expected:  # told once where it begins, not again for every line after
+            self._expected = record.seq + 1
+            self._findings.note(
                 Exit.INTEGRITY,
                 "order",
-                f"the line says it is record {record.seq} and is the {index}th: lines were added, "
-                "dropped or swapped",
+                f"line {index} says that it is record {record.seq}, where record {expected} belongs: "
+                "lines were added, dropped or swapped",
                 record=index,
             )
-        if isinstance(record, Checkpointed) and record.root != head.hex():
-            self.note(
-                Exit.INTEGRITY, "root", "the records before are not those it names", record=index
-            )
-        self._record(record, index=index)
+        if isinstance(record, Checkpointed):
+            self._marker(record, index=index)
+        self.tree.append(line)
+        self._judging.take(record, index=index)
 
-    def _head(self, head: Checkpoint | None) -> None:
-        if head is None:
+    def _marker(self, marker: Checkpointed, *, index: int) -> None:
+        """The log names its own root; once it does not, no later marker can."""
+        if self._good is None:
             return
-        if head.root != self.tree.root():
-            self.note(
-                Exit.INTEGRITY,
-                "head",
-                f"the signed head of {head.size} records is not that of the lines: one was changed",
-            )
+        if marker.root == self.tree.root().hex():
+            self._good = index
             return
-        self.covered = head.size
+        self._findings.note(
+            Exit.INTEGRITY,
+            "root",
+            f"records {self._good} to {index - 1} are not those that this record names: one was "
+            "changed",
+            record=index,
+        )
+        self._good = None
+
+    def _head(self, head: Head) -> None:
+        if head.checkpoint.root != self.tree.root():
+            self._false.append(head.checkpoint.size)
+            return
+        self.covered = head.checkpoint.size
         self.heads += 1
 
-    def _record(self, record: Record, *, index: int) -> None:
-        match record:
-            case RunOpen():
-                if record.run not in self.runs:
-                    self.runs.append(record.run)
-                if self._run is not None:
-                    self.note(
-                        Exit.CLEAN,
-                        "reopened",
-                        f"run {self._run.opened.run} began a new conversation without closing the old",
-                        record=index,
-                    )
-                self._run = _Run(record)
-                self._open(record, index=index)
-            case Gap():
-                self._run = None
-                self.note(
-                    Exit.CLEAN,
-                    "gap",
-                    "the process before had ended by surprise; "
-                    f"{record.torn_bytes} bytes of an unfinished line were dropped",
-                    record=index,
-                )
-            case Payload():
-                self._payload(record, index=index)
-            case Denied():
-                if self._run is not None:
-                    self._run.denied += 1
-                self.note(
-                    Exit.POLICY,
-                    "denied",
-                    f"{record.direction} {record.kind} was stopped by rule {record.rule}",
-                    record=index,
-                )
-            case RunClose():
-                self._close(record, index=index)
-            case _:  # a checkpoint's root was held against the tree already
-                pass
 
-    def _open(self, record: RunOpen, *, index: int) -> None:
-        if hashlib.sha256(record.policy_text.encode()).hexdigest() != record.policy:
-            self.note(
-                Exit.INTEGRITY,
-                "policy",
-                "its digest is not that of the policy's text",
-                record=index,
-            )
-        if self._key is not None and record.log_key != self._key:
-            self.note(
-                Exit.INTEGRITY, "key", f"the run names {record.log_key} as its key", record=index
-            )
-
-    def _payload(self, record: Payload, *, index: int) -> None:
-        self.bytes_by_kind[f"{record.direction} {record.kind}"] += record.wire_bytes
-        self.messages_by_kind[f"{record.direction} {record.kind}"] += 1
-        run = self._run
-        if run is None or (record.run, record.peer) != (run.opened.run, run.opened.peer.id):
-            self.note(
-                Exit.INTEGRITY,
-                "outside",
-                f"a message of run {record.run} with {record.peer} stands outside of any such run",
-                record=index,
-            )
-            return
-        if record.message != run.last[record.direction] + 1:
-            self.note(
-                Exit.INTEGRITY,
-                "sequence",
-                f"message {record.message} {record.direction} follows "
-                f"{run.last[record.direction]}: one is missing or stands twice",
-                record=index,
-            )
-        run.last[record.direction] = record.message
-        run.messages[record.direction] += 1
-        run.wire_bytes[record.direction] += record.wire_bytes
-        if record.policy != run.opened.policy:
-            self.note(
-                Exit.POLICY, "policy", "judged under another policy than the run's", record=index
-            )
-            return
-        judge = self._judge(run.opened, index=index)
-        objection = judge(record) if judge else None
-        if objection:
-            self.note(Exit.POLICY, "verdict", objection, record=index)
-
-    def _judge(self, opened: RunOpen, *, index: int) -> Judge | None:
-        """One judge for all conversations of a run, because its budgets run on after a restart."""
-        if self._judge_of is None:
-            return None
-        key = (opened.run, opened.policy)
-        if key not in self._judges:
+def _countersigned(
+    heads: Mapping[int, Head], *, judging: Judging, findings: Findings
+) -> dict[str, int]:
+    """How many records each peer countersigned; every head that a record says it did, did it."""
+    found: dict[str, int] = {}
+    bearing: set[tuple[int, str]] = set()
+    for size, head in heads.items():
+        for key in judging.keys.values():
             try:
-                self._judges[key] = self._judge_of(opened.policy_text)
-            except SplitLearnError as error:
-                self._judges[key] = None
-                self.note(Exit.UNCHECKABLE, "policy", str(error), record=index)
-        return self._judges[key]
-
-    def _close(self, record: RunClose, *, index: int) -> None:
-        run, self._run = self._run, None
-        counted = run and (
-            run.messages["out"],
-            run.messages["in"],
-            run.wire_bytes["out"],
-            run.wire_bytes["in"],
-            run.denied,
-        )
-        said = (
-            record.messages_out,
-            record.messages_in,
-            record.bytes_out,
-            record.bytes_in,
-            record.denied,
-        )
-        if run is None or record.run != run.opened.run or counted != said:
-            self.note(
+                if signed_by(head, key=key):
+                    bearing.add((size, key))
+                    name = parse_verifier_key(key)[0]
+                    found[name] = max(size, found.get(name, 0))
+            except AuditError as error:
+                findings.note(
+                    Exit.INTEGRITY,
+                    "countersignature",
+                    f"signed head {size}: {error}",
+                    record=size - 1,
+                )
+    for index, record in judging.peer_heads:
+        if record.mine and (record.mine, record.key) not in bearing:
+            findings.note(
                 Exit.INTEGRITY,
-                "totals",
-                f"run {record.run} was closed with totals {said} where its records come to {counted}",
+                "countersignature",
+                f"the peer countersigned the head of {record.mine} records, and there is no such "
+                "head with its signature",
                 record=index,
+            )
+    return found
+
+
+def _check_peers(peers: Sequence[PeerHeads], *, judging: Judging, findings: Findings) -> None:
+    """Every head of a peer that a record names lies under peers/ and is what the record says."""
+    named: set[tuple[Path, int]] = set()
+    for index, record in judging.peer_heads:
+        places = [place for place in peers if place.key == record.key]
+        for place in places:
+            head = place.heads.get(record.size)
+            if head is not None and head.root.hex() == record.root:
+                named.add((place.folder, record.size))
+                break
+        else:
+            faults = [place.faults[record.size] for place in places if record.size in place.faults]
+            named.update((place.folder, record.size) for place in places)
+            why = faults[0] if faults else "it is not there, or not with that root"
+            findings.note(
+                Exit.INTEGRITY,
+                "peer-head",
+                f"the head of {record.size} records that {record.peer} showed, under peers/: {why}",
+                record=index,
+            )
+    for place in peers:
+        for size, fault in place.faults.items():
+            if (place.folder, size) not in named:
+                path = place.folder / f"{size}.note"
+                findings.note(Exit.INTEGRITY, "peer-head", f"{path}: {fault}")
+        for size in place.refused:
+            findings.note(
+                Exit.MISMATCH,
+                "refused",
+                f"{parse_verifier_key(place.key)[0]} showed a head of {size} records that does not "
+                f"extend its last one: it rewrote its log; the proof lies in {place.folder}",
             )
 
 
-def _key(folder: Path, *, told: str | None, reader: _Reader) -> tuple[str, bytes] | None:
+def canonical_key(key: str) -> str:
+    """`key` in its one spelling, without what surrounds it in a file. Raises AuditError."""
+    name, public_key = parse_verifier_key(key)
+    return format_verifier_key(name, public_key=public_key)
+
+
+def read_key(folder: Path) -> str | None:
+    """The verifier key that lies beside the log; None where there is none that can be read."""
+    try:
+        with (folder / VERIFIER_KEY).open("rb") as file:
+            return canonical_key(file.read(_MAX_KEY_BYTES).decode())
+    except (OSError, UnicodeDecodeError, AuditError):
+        return None
+
+
+def _key(folder: Path, *, told: str | None, findings: Findings) -> tuple[str, bytes] | None:
     if told is not None:
         return parse_verifier_key(told)
-    try:
-        key = parse_verifier_key((folder / VERIFIER_KEY).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, AuditError):
-        reader.note(
+    key = read_key(folder)
+    if key is None:
+        findings.note(
             Exit.UNCHECKABLE,
             "key",
             f"no key was given and there is none in {folder / VERIFIER_KEY}",
         )
         return None
-    reader.note(
+    findings.note(
         Exit.CLEAN,
         "unpinned",
         "the key was taken from the folder itself; give the one that the party told you",
     )
-    return key
+    return parse_verifier_key(key)
 
 
-def _heads(
-    folder: Path, *, key: tuple[str, bytes] | None, reader: _Reader
-) -> dict[int, Checkpoint]:
-    heads = {}
-    try:
-        for size, note in read_heads(folder) if key else ():
-            assert key is not None, "heads are read only with a key"
-            try:
-                head = Checkpoint.open(note, origin=key[0], public_key=key[1])
-                if head.size != size:
-                    raise AuditError(
-                        f"its file is named after {size} records, it signs {head.size}"
-                    )
-                heads[size] = head
-            except AuditError as error:
-                reader.note(Exit.INTEGRITY, "head", f"signed head {size}: {error}")
-    except AuditError as error:
-        reader.note(Exit.UNCHECKABLE, "unreadable", str(error))
-    return heads
+# A key takes about 150.
+_MAX_KEY_BYTES = 4096

@@ -27,7 +27,10 @@ def pause_at_cut(h_BTD: Tensor) -> Tensor:
 
 
 class Flight:
-    """One forward: `to_cut` runs bottom, `from_cut` runs top, each exactly once and in that order."""
+    """One forward: `to_cut` runs bottom, `from_cut` runs top, each exactly once and in that order.
+
+    A forward that will never be handed the trunk's output is let go with `abandon`.
+    """
 
     def __init__(self, model: nn.Module, *, inputs: Mapping[str, Tensor]) -> None:
         self._forward = greenlet(lambda: model(**inputs))
@@ -41,3 +44,7 @@ class Flight:
         """The model's output, given the trunk's."""
         output: ModelOutput = self._forward.switch(h_BTD)
         return output
+
+    def abandon(self) -> None:
+        """End the forward where it stands."""
+        self._forward.throw()

@@ -6,7 +6,7 @@ Nothing here talks to a peer. Whatever is wrong with the files is found here, be
 # B batch, T tokens
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -65,16 +65,18 @@ class Data:
     held_out: Encoded | None
     steps: Steps
     evaluation: tuple[Batch, ...]
+    canaries: Encoded | None = None
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run and its data. model: the local part, as `run.local` is."""
+    """A run and its data. model: the local part, as `run.local` is. bases: of its "pca" cuts."""
 
     run: TrustedRun
     data: Data
     cut: Cut
     model: PreTrainedModel = field(repr=False)
+    bases: Mapping[str, PcaBasis] = field(repr=False)
 
 
 def prepare(job: Job) -> Prepared:
@@ -128,7 +130,7 @@ def prepare(job: Job) -> Prepared:
         noise=_noise(job, data),
     )
     data = _protected(job, data, secret=bytes.fromhex(claim.labels))
-    return Prepared(run=run, data=data, cut=cut, model=local)
+    return Prepared(run=run, data=data, cut=cut, model=local, bases=bases)
 
 
 def unsplit(job: Job) -> tuple[Data, PreTrainedModel]:
@@ -178,14 +180,26 @@ def data_of(job: Job) -> tuple[Data, PreTrainedModel]:
         for first in range(0, len(held_out.examples), job.schedule.batch_size):
             examples = held_out.examples[first : first + job.schedule.batch_size]
             evaluation.append(batch(examples, pad_id=pad_id))
+    canaries = None
+    if job.canary.file is not None:
+        # Read as training data are, from another file.
+        source = job.data.model_copy(update={"train": job.canary.file})
+        known = load_rows(job.model_copy(update={"data": source}), part="train")
+        canaries = encode(known, job=job, part="train", tokenizer=tokenizer, labels=loaded.labels)
     data = Data(
         tokenizer=tokenizer,
         train=train,
         held_out=held_out,
-        steps=Steps(train.examples, job=job, pad_id=pad_id),
+        steps=_steps(job, train, canaries, pad_id=pad_id),
         evaluation=tuple(evaluation),
+        canaries=canaries,
     )
     return data, loaded.model
+
+
+def _steps(job: Job, train: Encoded, canaries: Encoded | None, *, pad_id: int) -> Steps:
+    known = () if canaries is None else canaries.examples
+    return Steps(train.examples, job=job, pad_id=pad_id, canaries=known)
 
 
 def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -199,8 +213,11 @@ def _protected(job: Job, data: Data, *, secret: bytes) -> Data:
         return data
     keep = keep_probability(job.privacy.label_epsilon, classes=len(data.train.labels))
     train = randomised(data.train, keep=keep, secret=secret)
-    steps = Steps(train.examples, job=job, pad_id=_pad_id(data.tokenizer))
-    return replace(data, train=train, steps=steps)
+    canaries = data.canaries
+    if canaries is not None:  # else they would leak more than the labels that they stand for
+        canaries = randomised(canaries, keep=keep, secret=b"canary" + secret)
+    steps = _steps(job, train, canaries, pad_id=_pad_id(data.tokenizer))
+    return replace(data, train=train, steps=steps, canaries=canaries)
 
 
 def _noise(job: Job, data: Data) -> LabelNoise | None:

@@ -50,10 +50,18 @@ class Talk:
         parts: tuple[Part, ...] | None = None,
         private: Private | None = None,
         dp: Dp | None = None,
+        keep: bool = False,
     ) -> int:
         """Pass the gate and hand over to the channel; the message's sequence number."""
         released = self.gate.release(
-            kind, meta=meta, tensor=tensor, codec=codec, parts=parts, private=private, dp=dp
+            kind,
+            meta=meta,
+            tensor=tensor,
+            codec=codec,
+            parts=parts,
+            private=private,
+            dp=dp,
+            keep=keep,
         )
         try:
             self.channel.send(released, deadline_s=self.deadline_s)

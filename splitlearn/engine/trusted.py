@@ -355,6 +355,7 @@ class TrustedEngine:
             codec=self._codecs[kind],
             private=_private(batch),
             dp=noise.record(meta.step) if noise and kind is Kind.GRADIENT else None,
+            keep=batch.canary,
         )
 
     def _receive(self, kind: Kind, batches: Sequence[Batch], meta: StepTensor) -> Tensor:

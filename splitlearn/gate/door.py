@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from splitlearn.audit import (
+    Blobs,
     Denied,
     Dp,
     Log,
@@ -29,7 +30,7 @@ from splitlearn.audit import (
 )
 from splitlearn.channel.base import Released
 from splitlearn.errors import AuditError, RefusedError, SplitLearnError, WireError
-from splitlearn.gate.rows import check_arguments, read_back, rows_of, same_bits
+from splitlearn.gate.rows import check_arguments, check_rows, read_back, rows_of, same_bits
 from splitlearn.identity import PartyName
 from splitlearn.policy import (
     Direction,
@@ -40,12 +41,10 @@ from splitlearn.policy import (
     Private,
     Rule,
     check_finite,
-    check_hidden,
-    check_lengths,
     check_row_norm,
     check_weights,
 )
-from splitlearn.roles import Kind, Role
+from splitlearn.roles import Kind
 from splitlearn.wire import frames, tensors
 from splitlearn.wire.frames import BEARS_TENSORS, Frame
 from splitlearn.wire.limits import PROTOCOL
@@ -150,12 +149,14 @@ class Gate:
         parts: tuple[Part, ...] | None = None,
         private: Private | None = None,
         dp: Dp | None = None,
+        keep: bool = False,
     ) -> Released:
         """Judge a message, write it, judge what was written, log it; the bytes to send.
 
         tensor, codec: the rows (N, D) of a step's message and how to write them; private: what they
         must not be recognisable by, owed by a trusted party with each of them. parts: weights.
-        dp: for the record, the noise that is in the tensor.
+        dp: for the record, the noise that is in the tensor. keep: seal the frame beside the log, so
+        that it can be attacked later; for canaries only.
 
         Raises RefusedError: the policy says no. SessionError: not legal now. AuditError: cannot be
         logged. In each case nothing may be sent, and the gate stays shut.
@@ -200,7 +201,8 @@ class Gate:
                     self._check_rows(decoded_ND, kind=kind, meta=meta, private=private, coded=True)
             elif written:
                 check_weights(written)
-            self._record(frame, facts=facts, rule=rule, parts=attempt.parts, dp=dp)
+            blob = Blobs.open(self._log.folder, create=True).keep(raw) if keep else "withheld"
+            self._record(frame, facts=facts, rule=rule, parts=attempt.parts, dp=dp, blob=blob)
             return Released(kind=kind, seq=seq, raw=raw)
 
     def admit(self, frame: Frame) -> None:
@@ -340,32 +342,8 @@ class Gate:
         """The content checks that a party of this role owes for a message of this kind."""
         if x_ND is None or not isinstance(meta, StepTensor):
             return
-        if self._me.role is not Role.TRUSTED:
-            check_finite(x_ND)
-            return
-        if private is None:
-            raise RefusedError(
-                f"{kind} came without the ids and labels of its batch, so it cannot be checked; "
-                "our own stage is at fault",
-                rule="content.batch",
-            )
-        check_lengths(
-            private,
-            rows=x_ND.shape[0],
-            width=meta.width,
-            packed=meta.packed,
-            lengths=meta.lengths,
-        )
-        if kind is Kind.ACTIVATION and not meta.lengths:
-            raise RefusedError(f"{kind} travels with its lengths", rule="content.lengths")
-        check_hidden(
-            x_ND,
-            private=private,
-            packed=meta.packed,
-            gradient=kind is Kind.GRADIENT,
-            coded=coded,
-        )
-        if self._guard is not None and not coded:
+        check_rows(x_ND, role=self._me.role, kind=kind, meta=meta, private=private, coded=coded)
+        if self._guard is not None and private is not None and not coded:
             said = self._guard.look(x_ND, kind=kind, private=private, packed=meta.packed)
             self.warnings += [said] if said is not None else []
 
@@ -377,6 +355,7 @@ class Gate:
         rule: Rule,
         parts: tuple[PartShape, ...],
         dp: Dp | None = None,
+        blob: str = "withheld",
     ) -> None:
         meta = frame.meta
         step = meta if isinstance(meta, StepTensor) else None
@@ -405,6 +384,7 @@ class Gate:
                 parts=parts,
                 wire_bytes=facts.wire_bytes,
                 commit=commit,
+                blob=blob,
                 policy=self._digest,
                 rules=(rule.id,),
                 dp=dp,

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from splitlearn.errors import RefusedError, WireError
-from splitlearn.policy import STEP_KINDS
-from splitlearn.roles import Kind
+from splitlearn.policy import (
+    STEP_KINDS,
+    Private,
+    check_finite,
+    check_hidden,
+    check_lengths,
+)
+from splitlearn.roles import Kind, Role
 from splitlearn.wire.frames import BEARS_TENSORS
+from splitlearn.wire.messages import StepTensor
 from splitlearn.wire.tensors import Part
 
 if TYPE_CHECKING:
@@ -19,7 +26,7 @@ if TYPE_CHECKING:
 
     from splitlearn.codecs import Codec
 
-__all__ = ["check_arguments", "read_back", "rows_of", "same_bits"]
+__all__ = ["check_arguments", "check_rows", "read_back", "rows_of", "same_bits"]
 
 
 def check_arguments(
@@ -41,6 +48,43 @@ def check_arguments(
             "our own stage is at fault",
             rule="content.arguments",
         )
+
+
+def check_rows(
+    x_ND: "NDArray[np.float32]",
+    *,
+    role: Role,
+    kind: Kind,
+    meta: StepTensor,
+    private: Private | None,
+    coded: bool,
+) -> None:
+    """The content checks that a party of this role owes for the rows of a message of this kind."""
+    if role is not Role.TRUSTED:
+        check_finite(x_ND)
+        return
+    if private is None:
+        raise RefusedError(
+            f"{kind} came without the ids and labels of its batch, so it cannot be checked; "
+            "our own stage is at fault",
+            rule="content.batch",
+        )
+    check_lengths(
+        private,
+        rows=x_ND.shape[0],
+        width=meta.width,
+        packed=meta.packed,
+        lengths=meta.lengths,
+    )
+    if kind is Kind.ACTIVATION and not meta.lengths:
+        raise RefusedError(f"{kind} travels with its lengths", rule="content.lengths")
+    check_hidden(
+        x_ND,
+        private=private,
+        packed=meta.packed,
+        gradient=kind is Kind.GRADIENT,
+        coded=coded,
+    )
 
 
 def rows_of(tensor: "Tensor") -> "NDArray[np.float32]":

@@ -19,12 +19,15 @@ from splitlearn.manifest.fields import (
 )
 from splitlearn.manifest.reading import read
 from splitlearn.manifest.tables import (
+    CanaryTable,
     CheckpointTable,
     CodecTable,
     CutTable,
     DataTable,
     ModelTable,
     OptimiserTable,
+    PreflightTable,
+    PrivacyTable,
     RunTable,
     ScheduleTable,
     Task,
@@ -44,6 +47,9 @@ class Job(Table):
     optimiser: OptimiserTable = OptimiserTable()
     schedule: ScheduleTable
     checkpoint: CheckpointTable = CheckpointTable()
+    privacy: PrivacyTable = PrivacyTable()
+    canary: CanaryTable = CanaryTable()
+    preflight: PreflightTable = PreflightTable()
     policy: PolicyTable
 
     _file: Path = PrivateAttr(default=Path("job.toml"))
@@ -76,6 +82,7 @@ class Job(Table):
         """SHA-256, hex, of the settings that decide the numbers. Two runs of one digest may resume
         one another. No address, path, column, label name or content is in it: the peer gets it.
         """
+        privacy = self.privacy.model_dump(exclude={"delta"}, exclude_none=True)
         return _digest(
             {
                 "version": 1,
@@ -89,6 +96,8 @@ class Job(Table):
                 "codec": self.codec.model_dump(),
                 "optimiser": self.optimiser.model_dump(),
                 "schedule": self.schedule.model_dump(),
+                **({"privacy": privacy} if privacy else {}),
+                **({"canary": self.canary.rate} if self.canary.file else {}),
             }
         )
 
@@ -108,6 +117,9 @@ class Job(Table):
                 "train": _hash(self.data.train.file)
                 if self.data.train.file
                 else self.data.train.text,
+                "canary": _hash(self.canary.file.file)
+                if self.canary.file and self.canary.file.file
+                else self.canary.file and self.canary.file.text,
                 "columns": self.data.model_dump(exclude={"train", "evaluate"}),
                 "public": [
                     _hash(cut.public_text) if cut.public_text else None
@@ -139,6 +151,7 @@ def _impossible(job: Job) -> Iterator[Fault]:
     yield from peer_faults(job.peer)
     yield from _data_faults(job)
     yield from _cut_faults(job.cut)
+    yield from _privacy_faults(job)
     schedule = job.schedule
     if (schedule.epochs is None) == (schedule.steps is None):
         yield Fault("schedule.epochs", "or schedule.steps has to be given, and not both")
@@ -204,6 +217,35 @@ def _cut_faults(cut: CutTable) -> Iterator[Fault]:
             )
         if bottleneck.method != "pca" and bottleneck.public_text is not None:
             yield Fault(f"{key}.public_text", 'has a use with method "pca" only; leave it out')
+
+
+def _privacy_faults(job: Job) -> Iterator[Fault]:
+    privacy = job.privacy
+    noise, clip = privacy.gradient_noise, privacy.gradient_clip
+    if noise is not None and clip is None:
+        yield Fault(
+            "privacy.gradient_noise",
+            f"is {noise:g} without privacy.gradient_clip; without a bound no noise has an epsilon",
+        )
+    if clip is not None and noise is None:
+        yield Fault(
+            "privacy.gradient_clip",
+            f"is {clip:g} without privacy.gradient_noise; clipping alone hides nothing",
+        )
+    if noise is not None and job.cut.mode == "features":
+        yield Fault(
+            "privacy.gradient_noise",
+            'has no use in cut.mode "features", where no gradient leaves; leave it out',
+        )
+    if job.model.task == "question-answering":
+        for key in ("label_epsilon", "gradient_noise"):
+            if getattr(privacy, key) is not None:
+                yield Fault(
+                    f"privacy.{key}",
+                    "is not to be had in question-answering, whose answers are places in the text and "
+                    'in several examples each; leave it out: cut.mode = "features" sends nothing '
+                    "that an answer decides",
+                )
 
 
 def _listed(table: str, keys: tuple[str, ...]) -> str:

@@ -17,12 +17,15 @@ from splitlearn.manifest.fields import (
 
 __all__ = [
     "BottleneckTable",
+    "CanaryTable",
     "CheckpointTable",
     "CodecTable",
     "CutTable",
     "DataTable",
     "ModelTable",
     "OptimiserTable",
+    "PreflightTable",
+    "PrivacyTable",
     "RunTable",
     "ScheduleTable",
     "Task",
@@ -163,4 +166,84 @@ class ScheduleTable(Table):
 class CheckpointTable(Table):
     every_steps: int = Field(
         default=50, ge=1, le=10_000_000, description="a whole number of optimiser steps from 1 up"
+    )
+
+
+class PrivacyTable(Table):
+    """Protection of labels against whoever gets gradients, and nothing else: not of texts, which can
+    be read from activations whatever stands here. Off unless asked for. Figures are of labels given
+    the texts; docs/decisions/0009-label-protection.md has what they cover.
+
+    label_epsilon: training labels are randomised once, before anything is computed from them, so
+    that no use of them costs more; it also covers the trained model. Another run folder draws anew,
+    and epsilons add up. Take this one first: for the same epsilon it costs less accuracy.
+    gradient_noise, gradient_clip: Gaussian noise on each example's gradient by its logits, the one
+    place where a label enters, so that all that is computed from it is covered. Every epoch and every
+    step done again is a release. A multiple below about 2 gives an epsilon of little use, a larger
+    one wants much more data than a few thousand examples.
+    """
+
+    label_epsilon: float | None = Field(
+        default=None,
+        gt=0,
+        le=100,
+        description=(
+            "the epsilon of randomised response on training labels, above 0 up to 100; it covers "
+            "each label whatever leaves, and no text"
+        ),
+    )
+    gradient_clip: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description=(
+            "the longest that one example's gradient by its logits may be, a number above 0, such as "
+            "0.7; alone it hides nothing"
+        ),
+    )
+    gradient_noise: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description=(
+            "standard deviation of the noise on it, as a multiple of privacy.gradient_clip, above 0; "
+            "it covers labels over all steps, with the epsilon that the run prints, and no text"
+        ),
+    )
+    delta: float = Field(
+        default=1e-5,
+        gt=0,
+        lt=1,
+        description="the delta that epsilon of gradient noise is told for, above 0 and below 1",
+    )
+
+
+class CanaryTable(Table):
+    """Known examples mixed into training, whose frames are kept, sealed, to measure what they leak.
+
+    They are trained on like the others. Whoever has the log, its key for sealed frames and the public
+    model can run the attacks on them (`splitlearn audit attack`); nothing else is kept.
+    """
+
+    file: SourceField | None = Field(
+        default=None,
+        description=f"{_SOURCE}, with the columns of data.train; texts that an auditor may read",
+    )
+    rate: float = Field(
+        default=0.02,
+        gt=0,
+        le=0.5,
+        description="their share of all examples trained on, above 0 up to 0.5",
+    )
+
+
+class PreflightTable(Table):
+    """What `splitlearn trusted preflight` measures leakage on, before anything private leaves."""
+
+    public_text: FileField | None = Field(
+        default=None,
+        description=(
+            "a text file that may be known to anybody, one text a line, a few hundred at least; left "
+            "out, the one of cut.lower or cut.upper"
+        ),
     )

@@ -12,10 +12,22 @@ from splitlearn.policy.content import (
     check_row_norm,
     check_weights,
 )
+from splitlearn.policy.explain import EXPLANATIONS, Explanation, explanation
+from splitlearn.policy.forecast import (
+    Plan,
+    Verdict,
+    foresee,
+    lasts,
+    plan_of_job,
+    plan_of_offer,
+)
+from splitlearn.policy.guard import LabelGuard
 from splitlearn.policy.rules import (
     STEP_KINDS,
     Direction,
     Facts,
+    Guard,
+    Leakage,
     Ledger,
     Policy,
     Rule,
@@ -24,18 +36,30 @@ from splitlearn.policy.rules import (
 )
 
 __all__ = [
+    "EXPLANATIONS",
     "STEP_KINDS",
     "Direction",
+    "Explanation",
     "Facts",
+    "Guard",
+    "LabelGuard",
+    "Leakage",
     "Ledger",
+    "Plan",
     "Policy",
     "Private",
     "Rule",
+    "Verdict",
     "check_finite",
     "check_hidden",
     "check_lengths",
     "check_row_norm",
     "check_weights",
+    "explanation",
+    "foresee",
+    "lasts",
     "load",
     "parse",
+    "plan_of_job",
+    "plan_of_offer",
 ]

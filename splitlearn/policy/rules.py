@@ -8,8 +8,7 @@ import difflib
 import hashlib
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -18,11 +17,23 @@ import msgspec
 from splitlearn.errors import ManifestError, RefusedError
 from splitlearn.roles import MAY_SEND, Kind, Role
 
-__all__ = ["STEP_KINDS", "Direction", "Facts", "Ledger", "Policy", "Rule", "load", "parse"]
+__all__ = [
+    "STEP_KINDS",
+    "Direction",
+    "Facts",
+    "Guard",
+    "Leakage",
+    "Ledger",
+    "Policy",
+    "Rule",
+    "load",
+    "parse",
+]
 
 Direction: TypeAlias = Literal["in", "out"]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 Codec = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9+._-]{0,63}$")]
 Dtype = Literal["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"]
@@ -57,11 +68,44 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_row_norm: Positive | None = None
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All permissions of one party."""
+class Leakage(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """What the attacks of a preflight may get at most; no limit where none is written.
+
+    max_token_recovery: share of the tokens that were recovered, 0 to 1. max_label_auc: how well the
+    labels were ranked, where 0.5 is guessing and 1 is all of them.
+    """
+
+    max_token_recovery: Share | None = None
+    max_label_auc: Share | None = None
+
+
+class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How plainly one number of each example that leaves may tell its label, and what to do then.
+
+    label_correlation: the AUC, turned so that it is at least 0.5, from which on something is done.
+    window: newest examples that are looked at together.
+    """
+
+    label_correlation: Annotated[float, msgspec.Meta(gt=0.5, le=1)]
+    action: Literal["warn", "deny"] = "warn"
+    window: Annotated[int, msgspec.Meta(ge=64, le=4_096)] = 256
+
+
+class Policy(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """All permissions of one party, and what is watched beyond them.
+
+    What is not written is left out of `canonical`: a policy from before a table existed keeps its
+    digest.
+    """
 
     name: Name
     rules: tuple[Rule, ...]
+    leakage: Leakage | None = None
+    guard: Guard | None = None
 
     @property
     def canonical(self) -> bytes:
@@ -81,8 +125,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What a policy judges of a message, all of it also in the log's record.
 
     Zero and empty where there is none or it is not known yet. rows, columns: of the tensor before
@@ -113,24 +156,30 @@ class Ledger:
         """The rule that allows the message. Raises RefusedError that names the one that does not."""
         policy = self.policy
         rule = policy.rule_for(facts.kind, direction=facts.direction, peer=facts.peer)
-        way = "to" if facts.direction == "out" else "from"
-        what = f"{facts.kind} {way} a {facts.peer} party"
         if rule is None:
             raise RefusedError(
-                f"policy {policy.name} has no rule that lets {what} pass; if it should, add one to "
-                "the policy file",
+                f"policy {policy.name} has no rule that lets {_named(facts)} pass; if it should, add "
+                "one to the policy file",
                 rule="no-rule",
             )
+        for fault in self.faults(facts, rule=rule):
+            raise fault
+        return rule
+
+    def faults(self, facts: Facts, *, rule: Rule) -> Iterator[RefusedError]:
+        """Every limit of its rule that the message goes over. Ask `judge` for a verdict."""
+        policy = self.policy
         if facts.codec and facts.codec not in rule.codecs:
-            raise RefusedError(
-                f"policy {policy.name} refuses {what} in codec {facts.codec}; rule {rule.id} allows "
-                f"{', '.join(rule.codecs) or 'none'}",
+            yield RefusedError(
+                f"policy {policy.name} refuses {_named(facts)} in codec {facts.codec}; rule {rule.id} "
+                f"allows {', '.join(rule.codecs) or 'none'}",
                 rule=f"{rule.id}.codecs",
             )
         if not facts.dtypes <= set(rule.dtypes):
-            raise RefusedError(
-                f"policy {policy.name} refuses {what} with parts of {', '.join(sorted(facts.dtypes))}; "
-                f"rule {rule.id} allows {', '.join(rule.dtypes) or 'none'}",
+            yield RefusedError(
+                f"policy {policy.name} refuses {_named(facts)} with parts of "
+                f"{', '.join(sorted(facts.dtypes))}; rule {rule.id} allows "
+                f"{', '.join(rule.dtypes) or 'none'}",
                 rule=f"{rule.id}.dtypes",
             )
         spent = self._spent.get(rule.id, 0)
@@ -143,12 +192,11 @@ class Ledger:
             ("max_run_bytes", spent + facts.wire_bytes, rule.max_run_bytes),
         ):
             if value > allowed:
-                raise RefusedError(
-                    f"policy {policy.name} refuses {what}: {value} is over {limit} = {allowed} of "
-                    f"rule {rule.id}",
+                yield RefusedError(
+                    f"policy {policy.name} refuses {_named(facts)}: {value} is over {limit} = "
+                    f"{allowed} of rule {rule.id}",
                     rule=f"{rule.id}.{limit}",
                 )
-        return rule
 
     def charge(self, rule: Rule, *, wire_bytes: int) -> None:
         """Count a message that passed."""
@@ -224,13 +272,23 @@ def _check_rule(rule: Rule, *, where: str) -> None:
                 )
 
 
+def _named(facts: Facts) -> str:
+    way = "to" if facts.direction == "out" else "from"
+    return f"{facts.kind} {way} a {facts.peer} party"
+
+
 def _explain(problem: str) -> str:
     """msgspec's sentence with the closest key we know, where a key is not one of ours."""
     found = re.match(r"Object contains unknown field `([^`]*)`(?: - at `\$\.?(.*)`)?", problem)
     if found is None:
         return problem
     key, place = found[1], found[2] or ""
-    allowed = Rule.__struct_fields__ if place.startswith("rules") else Policy.__struct_fields__
+    table = next((table for name, table in _TABLES.items() if place.startswith(name)), Policy)
+    allowed = table.__struct_fields__
     near = difflib.get_close_matches(key, allowed, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"unknown key {key!r} in {place or 'the file'}; {hint}allowed are {', '.join(allowed)}"
+
+
+# What stands in a policy, by the place that msgspec gives an unknown key there.
+_TABLES: Mapping[str, type[msgspec.Struct]] = {"rules": Rule, "leakage": Leakage, "guard": Guard}

@@ -6,6 +6,7 @@ Runs at the trusted party only. Nothing of this room is ever sent.
 from splitlearn.tasks.batches import Batch, Steps, batch, epoch_order, micro_batches
 from splitlearn.tasks.encode import IGNORED, Encoded, Example, encode
 from splitlearn.tasks.models import Loaded, load_model
+from splitlearn.tasks.randomise import randomised
 from splitlearn.tasks.rows import AnswerRow, Rows, TextRow, TokenRow, load_rows
 from splitlearn.tasks.score import Scorer, majority_score
 
@@ -28,4 +29,5 @@ __all__ = [
     "load_rows",
     "majority_score",
     "micro_batches",
+    "randomised",
 ]

@@ -6,8 +6,8 @@ B batch, T tokens
 """
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import torch
@@ -26,13 +26,16 @@ class Batch:
     inputs: input_ids and attention_mask, and token_type_ids where the tokenizer has them, (B, T).
     labels: as the model's forward names them: labels (B,) or (B, T), or start_positions and
     end_positions (B,). lengths: real tokens of each example. items: weight in the step's mean loss,
-    so that the step's loss is sum(items * loss) / sum(items).
+    so that the step's loss is sum(items * loss) / sum(items). truth: the true labels, where labels are
+    randomised ones; nothing is computed from them. canary: of known examples, whose frames are kept.
     """
 
     inputs: dict[str, Tensor]
     labels: dict[str, Tensor]
     lengths: tuple[int, ...]
     items: int
+    truth: dict[str, Tensor] = field(default_factory=dict)
+    canary: bool = False
 
 
 def epoch_order(n: int, *, seed: int, epoch: int) -> tuple[int, ...]:
@@ -69,14 +72,29 @@ class Steps:
     """The micro-batches of any step of a run, in any order of asking, so that a run can be resumed.
 
     Epochs follow one another, each in its own order; `total` counts the steps of the whole run.
+    `canaries` come round in one further micro-batch of every `canary_every` steps, in their own order.
     """
 
-    def __init__(self, examples: Sequence[Example], *, job: Job, pad_id: int) -> None:
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        *,
+        job: Job,
+        pad_id: int,
+        canaries: Sequence[Example] = (),
+    ) -> None:
         schedule = job.schedule
         self._examples, self._pad_id = examples, pad_id
         self._seed, self._pieces = job.run.seed, schedule.micro_batches
         self._batch_size = schedule.batch_size
+        self._canaries = canaries
         self._epoch, self._order = -1, tuple[int, ...]()
+        # As many as an ordinary micro-batch, so that nothing about them stands out.
+        self.canary_size = -(-self._batch_size // self._pieces)
+        share = job.canary.rate
+        self.canary_every = max(
+            1, round(self.canary_size * (1 - share) / (share * self._batch_size))
+        )
         self.per_epoch = -(-len(examples) // self._batch_size)
         self.total = schedule.steps or (schedule.epochs or 1) * self.per_epoch
 
@@ -86,7 +104,7 @@ class Steps:
             self._order = epoch_order(len(self._examples), seed=self._seed, epoch=epoch)
             self._epoch = epoch
         first = place * self._batch_size
-        return next(
+        made = next(
             micro_batches(
                 self._examples,
                 self._order[first : first + self._batch_size],
@@ -95,6 +113,18 @@ class Steps:
                 pad_id=self._pad_id,
             )
         )
+        if chosen := self.canaries_of(step):
+            examples = [self._canaries[index] for index in chosen]
+            made.append(replace(batch(examples, pad_id=self._pad_id), canary=True))
+        return made
+
+    def canaries_of(self, step: int) -> tuple[int, ...]:
+        """Numbers of the canary examples in a step's last micro-batch; none in most steps."""
+        turn, rest = divmod(step + 1, self.canary_every)
+        if rest or not self._canaries:
+            return ()
+        first = (turn - 1) * self.canary_size
+        return tuple((first + i) % len(self._canaries) for i in range(self.canary_size))
 
 
 def batch(examples: Sequence[Example], *, pad_id: int) -> Batch:
@@ -109,17 +139,25 @@ def batch(examples: Sequence[Example], *, pad_id: int) -> Batch:
     types = [example.token_type_ids for example in examples if example.token_type_ids is not None]
     if types:
         inputs["token_type_ids"] = _padded(types, width, 0)
-    labels = {}
-    for name in examples[0].targets:
-        targets = [example.targets[name] for example in examples]
-        rows = [target for target in targets if isinstance(target, tuple)]
-        labels[name] = _padded(rows, width, IGNORED) if rows else torch.tensor(targets)
+    truths = [example.truth for example in examples if example.truth is not None]
     return Batch(
         inputs=inputs,
-        labels=labels,
+        labels=_targets([example.targets for example in examples], width),
         lengths=lengths,
         items=sum(example.items for example in examples),
+        truth=_targets(truths, width) if truths else {},
     )
+
+
+def _targets(
+    examples: Sequence[Mapping[str, int | tuple[int, ...]]], width: int
+) -> dict[str, Tensor]:
+    labels = {}
+    for name in examples[0]:
+        targets = [example[name] for example in examples]
+        rows = [target for target in targets if isinstance(target, tuple)]
+        labels[name] = _padded(rows, width, IGNORED) if rows else torch.tensor(targets)
+    return labels
 
 
 def _padded(rows: Sequence[tuple[int, ...]], width: int, filler: int) -> Tensor:

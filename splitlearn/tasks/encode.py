@@ -27,7 +27,8 @@ class Example:
     items: the example's weight in a mean loss. row: number of the row it was made of, from 0.
     words: for word tags, the word that each token with a target stands for, in order.
     offsets: for evaluation of question answering, where each context token stands in the context;
-    None for tokens of the question and special ones.
+    None for tokens of the question and special ones. truth: the targets as the data have them, where
+    `targets` are randomised ones.
     """
 
     input_ids: tuple[int, ...]
@@ -37,6 +38,7 @@ class Example:
     row: int
     words: tuple[int, ...] = ()
     offsets: tuple[tuple[int, int] | None, ...] | None = None
+    truth: Mapping[str, int | tuple[int, ...]] | None = None
 
 
 @dataclass(frozen=True)

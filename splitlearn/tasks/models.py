@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -28,9 +29,10 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from splitlearn.errors import ManifestError
 from splitlearn.manifest import Job
 
-__all__ = ["Loaded", "load_model"]
+__all__ = ["Loaded", "load_model", "load_public"]
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,24 @@ def load_model(job: Job, *, found: Sequence[str] = ()) -> Loaded:
     )
     _check_tokenizer(job, model=model, tokenizer=tokenizer)
     return Loaded(model=model, tokenizer=tokenizer, labels=labels)
+
+
+def load_public(path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A base model without a head, in float32 and evaluation mode, with its tokenizer.
+
+    What an attacker takes, and an auditor in its place. ManifestError if it cannot be loaded.
+    """
+    local = Path(path).is_dir()
+    try:
+        with _quiet(), torch.random.fork_rng(devices=[]):
+            model = AutoModel.from_pretrained(
+                path, local_files_only=local, use_safetensors=True, dtype=torch.float32
+            )
+            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=local)
+    except _ERRORS as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ManifestError(f"model {path} cannot be loaded: {reason}") from None
+    return model, tokenizer
 
 
 _HEADS = {

@@ -20,7 +20,7 @@ from splitlearn.codecs import Identity, Slot, build, to_part
 from splitlearn.errors import RefusedError, SessionError, SplitLearnError, WireError
 from splitlearn.policy import load
 from splitlearn.roles import Kind
-from splitlearn.wire.messages import Empty, Shard, Step, StepTensor
+from splitlearn.wire.messages import Finish, Shard, Step, StepTensor
 from splitlearn.wire.tensors import Part
 from tests.door import POLICIES, WIDTH, Door, Rows, rows
 
@@ -247,7 +247,7 @@ def rows_as_parts(batch: Rows) -> Attempt:
 
 def rows_beside_a_word(batch: Rows) -> Attempt:
     more = {"tensor": batch.x_ND, "codec": build("identity"), "private": batch.private}
-    return Attempt({"content.arguments"}, kind=Kind.FINISH, meta=Empty(), more=more)
+    return Attempt({"content.arguments"}, kind=Kind.FINISH, meta=Finish(False), more=more)
 
 
 def ids_as_weights(batch: Rows) -> Attempt:
@@ -329,7 +329,7 @@ def test_a_red_payload_is_refused_logged_and_not_on_the_tap(tmp_path: Path, atta
     denied = [record for record in door.records if isinstance(record, Denied)]
     assert [record.rule for record in denied] == [rule_of(error)]
     # And nothing after it either, not even what is honest.
-    after = door.refuses(Kind.FINISH, Empty())
+    after = door.refuses(Kind.FINISH, Finish(False))
     assert rule_of(after) == "gate-shut"
     assert [released.kind for released in door.tap] == [Kind.OFFER, Kind.RESUME]
     door.gate.close(outcome="refused")
@@ -344,7 +344,7 @@ def test_the_honest_batch_that_the_attacks_begin_with_passes(tmp_path: Path) -> 
 
 
 def test_a_gradient_does_not_leave_where_no_rule_names_it(tmp_path: Path) -> None:
-    door, batch = Door(tmp_path, policy=load(POLICIES / "features.toml")), honest()
+    door, batch = Door(tmp_path, policy=load(POLICIES / "strict.toml")), honest()
     door.send(batch)
     error = door.refuses(
         Kind.GRADIENT,

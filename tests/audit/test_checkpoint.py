@@ -1,6 +1,8 @@
 """Signed heads against the published note of Go's sumdb and every way of forging one."""
 
 import base64
+import json
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -8,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from splitlearn.audit.checkpoint import (
     MAX_NOTE_BYTES,
     Checkpoint,
+    cosign,
     format_verifier_key,
     open_note,
     parse_verifier_key,
@@ -15,6 +18,8 @@ from splitlearn.audit.checkpoint import (
 )
 from splitlearn.errors import AuditError
 
+# Made by another implementation of signed notes, see vectors/make_notes.py.
+NOTES = Path(__file__).parent.parent / "vectors" / "notes.json"
 # From the documentation of golang.org/x/mod/sumdb/note, where signed notes come from.
 NOTE_KEY = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
 NOTE = (
@@ -46,6 +51,29 @@ def test_the_published_note_opens_and_one_changed_letter_shows() -> None:
     assert open_note(NOTE, name=name, public_key=public).startswith("If you think cryptography")
     with pytest.raises(AuditError, match="forged"):
         open_note(NOTE.replace("answer", "Answer"), name=name, public_key=public)
+
+
+def test_heads_and_countersignatures_are_those_of_another_implementation_to_the_byte() -> None:
+    vectors = json.loads(NOTES.read_text())
+    signers = {
+        name: Ed25519PrivateKey.from_private_bytes(bytes.fromhex(seed))
+        for name, seed in vectors["seeds"].items()
+    }
+    log, peer = vectors["log"], vectors["peer"]
+    for name, word in vectors["keys"].items():
+        public = signers[name].public_key().public_bytes_raw()
+        assert format_verifier_key(name, public_key=public) == word
+    for vector in vectors["heads"]:
+        head = Checkpoint(origin=log, size=vector["size"], root=bytes.fromhex(vector["root"]))
+        note = head.sign(signers[log])
+        assert note == vector["note"]
+        assert cosign(note, name=peer, key=signers[peer]) == vector["countersigned"]
+        for name in (log, peer):
+            public = signers[name].public_key().public_bytes_raw()
+            found = Checkpoint.open(
+                vector["countersigned"], origin=log, public_key=public, name=name
+            )
+            assert found == head
 
 
 def test_a_head_is_three_lines_and_a_signature_and_reads_back() -> None:

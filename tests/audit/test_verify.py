@@ -1,14 +1,14 @@
 """The tamper matrix: each way of changing a log after the fact, and what the verifier says to it."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from splitlearn.audit import Exit, Log, Report, verify
+from splitlearn.audit import Exit, Judge, Log, Report, verify
 from splitlearn.audit.checkpoint import Checkpoint, format_verifier_key
 from splitlearn.audit.log import read_lines
 from splitlearn.audit.merkle import leaf_hash, root_of
@@ -61,8 +61,14 @@ def clean(tmp_path: Path) -> Path:
     return tmp_path / "audit"
 
 
+def again(number: int, **changes: object) -> Record:
+    """The beginning of another conversation of the same run."""
+    return msgspec.structs.replace(OPENED, conversation=f"{number:032x}", **changes)
+
+
 def names(report: Report) -> set[str]:
-    return {finding.name for finding in report.findings}
+    """What was found, but for the remark that a log gets whose peer gave no receipt."""
+    return {finding.name for finding in report.findings} - {"unreceipted"}
 
 
 def lines(folder: Path) -> list[bytes]:
@@ -88,7 +94,9 @@ def sign_anew(folder: Path, *, key: Ed25519PrivateKey) -> None:
 
 def test_a_whole_log_is_clean_and_summed_up(clean: Path) -> None:
     report = verify(clean, verifier_key=KEY)
-    assert (report.exit, report.ok, report.findings) == (Exit.CLEAN, True, ())
+    assert (report.exit, report.ok) == (Exit.CLEAN, True)
+    assert [finding.name for finding in report.findings] == ["unreceipted"]
+    assert (report.receipts, report.unreceipted, report.countersigned) == (0, 4, {})
     assert (report.records, report.covered, report.heads) == (8, 8, 2)
     assert report.bytes_by_kind == {"out activation": 4000}
     assert report.messages_by_kind == {"out activation": 4}
@@ -206,6 +214,39 @@ def test_two_histories_of_one_log_have_two_heads_of_one_size(tmp_path: Path) -> 
     assert verify(one, verifier_key=KEY).exit is Exit.INTEGRITY
 
 
+def test_a_false_head_under_a_true_one_is_named_and_the_lines_are_believed(clean: Path) -> None:
+    first = heads(clean)[0]
+    head = Checkpoint(origin=ORIGIN, size=int(first.stem), root=bytes(32))
+    first.write_text(head.sign(SIGNER))
+    report = verify(clean, verifier_key=KEY)
+    (finding,) = (f for f in report.findings if f.exit is Exit.INTEGRITY)
+    assert (finding.name, finding.record) == ("head", head.size - 1)
+    assert (report.covered, report.heads) == (8, 1)
+
+
+def test_a_change_is_told_once_with_the_records_it_is_among(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.append(OPENED)
+        for message in range(1, 7):
+            log.append(payload(message))
+            log.checkpoint()
+        log.append(closing(out=6))
+    new = lines(tmp_path)
+    new[5] = new[5].replace(b"ffff", b"0fff", 1)
+    rewrite(tmp_path, new)
+    report = verify(tmp_path, verifier_key=KEY)
+    grave = [(f.name, f.record, f.sentence) for f in report.findings if f.exit]
+    assert [(name, record) for name, record, _ in grave] == [("root", 6), ("head", 5)]
+    assert "records 4 to 5" in grave[0][2]
+    assert "records 5 to 6" in grave[1][2]
+
+
+def test_a_line_dropped_is_told_where_it_was_and_not_at_every_line_after(clean: Path) -> None:
+    _drop_middle(clean)
+    report = verify(clean, verifier_key=KEY)
+    assert [f.record for f in report.findings if f.name == "order"] == [2]
+
+
 def test_a_log_under_no_head_cannot_be_checked(tmp_path: Path) -> None:
     log = opened(tmp_path)
     log.append(OPENED)
@@ -225,7 +266,7 @@ def test_a_crashed_log_that_was_gone_on_with_is_clean_and_tells_of_the_gap(tmp_p
     report = verify(tmp_path, verifier_key=KEY)
     assert report.exit is Exit.UNCHECKABLE
     assert "torn" in names(report)
-    write(tmp_path, OPENED, payload(1), closing(out=1))
+    write(tmp_path, again(2), payload(1), closing(out=1))
     report = verify(tmp_path, verifier_key=KEY)
     assert report.exit is Exit.CLEAN
     assert [finding.sentence for finding in report.findings if finding.name == "gap"] == [
@@ -321,13 +362,13 @@ def test_a_policy_that_changed_in_mid_run_is_found_out(tmp_path: Path) -> None:
 
 
 def test_a_conversation_that_began_anew_is_remarked(tmp_path: Path) -> None:
-    folder = write(tmp_path, OPENED, payload(1), OPENED, payload(1), closing(out=1))
+    folder = write(tmp_path, OPENED, payload(1), again(2), payload(1), closing(out=1))
     report = verify(folder, verifier_key=KEY)
     assert (report.exit, names(report)) == (Exit.CLEAN, {"reopened"})
 
 
 def test_each_message_of_a_run_is_judged_once_in_order_by_its_policy(tmp_path: Path) -> None:
-    folder = write(tmp_path, OPENED, payload(1), payload(2), OPENED, payload(1))
+    folder = write(tmp_path, OPENED, payload(1), payload(2), again(2), payload(1))
     seen: list[int] = []
     texts: list[str] = []
 
@@ -335,8 +376,9 @@ def test_each_message_of_a_run_is_judged_once_in_order_by_its_policy(tmp_path: P
         seen.append(sent.message)
         return "too many" if len(seen) > 2 else None
 
-    def judge_of(text: str) -> Callable[[Payload], str | None]:
+    def judge_of(text: str, spent: Mapping[str, int]) -> Judge:
         texts.append(text)
+        assert spent == {}
         return judge
 
     report = verify(folder, verifier_key=KEY, judge_of=judge_of)
@@ -346,7 +388,7 @@ def test_each_message_of_a_run_is_judged_once_in_order_by_its_policy(tmp_path: P
 
 
 def test_a_policy_that_cannot_be_read_cannot_be_checked(clean: Path) -> None:
-    def judge_of(text: str) -> Callable[[Payload], str | None]:
+    def judge_of(text: str, spent: Mapping[str, int]) -> Judge:
         raise ManifestError("no policy")
 
     report = verify(clean, verifier_key=KEY, judge_of=judge_of)

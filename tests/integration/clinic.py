@@ -123,7 +123,7 @@ class Clinic:
             "cut": {"bottom": 1, "top": -1},
             "codec": {},
             "schedule": {"epochs": 1, "batch_size": 16},
-            "policy": {"file": str(policies / "features.toml")},
+            "policy": {"file": str(policies / "standard.toml")},
         }
         lines = []
         for name in tables | changes:
@@ -213,7 +213,7 @@ def answering(raw_of: Callable[[Frame], bytes | None]) -> Script:
             channel.send(Released(kind=kind, seq=seq, raw=raw), deadline_s=WAIT_S)
 
         assert hear().kind is Kind.OFFER
-        accept = frames.encode(Kind.ACCEPT, seq=1, meta=Accept((), ("layers",)))
+        accept = frames.encode(Kind.ACCEPT, seq=1, meta=Accept((), ("layers",), 0))
         send(Kind.ACCEPT, accept, 1)
         while hear().kind is not Kind.RESUME:
             pass

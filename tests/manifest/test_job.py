@@ -74,6 +74,7 @@ def test_a_short_job_is_whole_with_its_defaults(tmp_path: Path) -> None:
 PCA = {"method": "pca", "rank": 8, "public_text": "public.txt"}
 SFT = {"method": "sft", "rank": 8}
 QA = {"text": None, "label": None, "question": "q", "context": "c", "answer_text": "a"}
+FULL = {"mode": "full"}
 WORDS = {"text": None, "label": None, "tokens": "words", "tags": "tags"}
 
 
@@ -87,6 +88,8 @@ WORDS = {"text": None, "label": None, "tokens": "words", "tags": "tags"}
         {"model": {"task": "question-answering"}, "data": {**QA, "answer_start": "answers.start"}},
         {"schedule": {"epochs": None, "steps": 10, "warmup_steps": 10, "micro_batches": 32}},
         {"peer": {"dial": None, "listen": "[::]:0"}},
+        {"privacy": {"label_epsilon": 1.0}},
+        {"cut": {"mode": "full"}, "privacy": {"gradient_clip": 0.7, "gradient_noise": 4.0}},
         {"data": {"text_pair": "second", "evaluate": None, "train": "nyu-mll/glue:sst2"}},
     ],
 )
@@ -138,6 +141,28 @@ def test_what_is_possible_is_read(tmp_path: Path, changes: dict[str, Any]) -> No
         ({"codec": {"output": "int4"}}, "codec.output is"),
         ({"optimizer": {"name": "adamw"}}, "optimizer is not a key; did you mean optimiser?"),
         ({"run": {"name": "../x"}}, "run.name is"),
+        ({"privacy": {"label_epsilon": 0.0}}, "privacy.label_epsilon is 0.0; it takes the epsilon"),
+        ({"privacy": {"delta": 1.0}}, "privacy.delta is 1.0"),
+        (
+            {"cut": FULL, "privacy": {"gradient_noise": 4.0}},
+            "privacy.gradient_noise is 4 without privacy.gradient_clip",
+        ),
+        (
+            {"cut": FULL, "privacy": {"gradient_clip": 1.0}},
+            "clipping alone hides nothing",
+        ),
+        (
+            {"privacy": {"gradient_noise": 4.0, "gradient_clip": 1.0}},
+            'privacy.gradient_noise has no use in cut.mode "features", where no gradient leaves',
+        ),
+        (
+            {
+                "model": {"task": "question-answering"},
+                "data": {**QA, "answer_start": "s"},
+                "privacy": {"label_epsilon": 1.0},
+            },
+            "privacy.label_epsilon is not to be had in question-answering",
+        ),
     ],
 )
 def test_what_is_impossible_is_told_in_one_sentence(
@@ -172,11 +197,13 @@ DECIDING: list[dict[str, Any]] = [
     {"optimiser": {"learning_rate": 3e-5}},
     {"schedule": {"epochs": 2}},
     {"schedule": {"micro_batches": 2}},
+    {"privacy": {"label_epsilon": 1.0}},
 ]
 INDIFFERENT: list[dict[str, Any]] = [
     {"run": {"name": "other", "folder": "elsewhere", "deadline_s": 1.5}},
     {"peer": {"party": "others", "dial": "10.0.0.1:1"}},
     {"checkpoint": {"every_steps": 7}},
+    {"privacy": {"delta": 1e-6}},
     {"model": {"labels": ["bad", "good"]}},
     {"data": {"train": "dev.tsv", "text": "review"}},
 ]

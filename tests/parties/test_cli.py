@@ -52,8 +52,11 @@ def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 def test_the_tree_has_all_its_commands() -> None:
     leaves = {" ".join(words) for words in COMMANDS if words not in {w[:-1] for w in COMMANDS if w}}
     assert leaves == {
-        *("trusted train", "trusted evaluate", "trusted export", "compute", "audit verify"),
+        *("trusted train", "trusted evaluate", "trusted export", "compute"),
+        *(f"audit {verb}" for verb in ("verify", "reconcile", "show", "redact")),
+        *(f"audit {verb}" for verb in ("report", "export", "attack")),
         *(f"federation {verb}" for verb in ("create", "serve", "invite", "approve", "revoke")),
+        *(f"policy {verb}" for verb in ("list", "show", "check", "explain")),
         *("join", "request", "install", "doctor", "demo"),
     }
 
@@ -70,7 +73,7 @@ def test_every_help_teaches_by_example(
     assert any(line.startswith(command) or f": {command}" in line for line in lines)
 
 
-@pytest.mark.parametrize("words", [(), ("trusted",), ("federation",), ("audit",)])
+@pytest.mark.parametrize("words", [(), ("trusted",), ("federation",), ("audit",), ("policy",)])
 def test_a_group_without_a_command_shows_its_help(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:

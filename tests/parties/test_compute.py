@@ -70,7 +70,7 @@ def test_a_run_that_fails_is_told_and_the_next_one_served(
             run="rude",
             deadline_s=20,
         )
-        raw = frames.encode(Kind.RESUME, seq=1, meta=Resume(0))
+        raw = frames.encode(Kind.RESUME, seq=1, meta=Resume(0, 0))
         channel.send(Released(kind=Kind.RESUME, seq=1, raw=raw), deadline_s=20)
         with pytest.raises(PeerError, match=r"says: .*expected offer"):
             channel.receive(timeout_s=20)

@@ -45,23 +45,28 @@ def test_train_evaluate_and_export_give_one_and_the_same_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = make_clinic(tmp_path, EXACT)
-    with gpuhost(tmp_path, job, runs=2):
+    with gpuhost(tmp_path, job, runs=3):
         trusted.train(job, threads=1)
         metrics = metrics_of(job)
         capsys.readouterr()
         trusted.evaluate(job, threads=1)
         evaluated = json.loads(capsys.readouterr().out)
+        trusted.export(job, to=tmp_path / "model", threads=1)
     assert len(metrics.losses) == len(metrics.step_s) == 3
     assert metrics.sent.keys() == {"offer", "weights", "resume", "activation", "gradient"} | {
         "checkpoint",
+        "settle",
+        "countersigned",
         "finish",
     }
+    assert "weights" not in metrics.received  # they come home with the export
     assert metrics.channel_sent > sum(metrics.sent.values())
     assert Checkpoints(job.parent / "run" / "checkpoints").held() == (2, 3)
     assert evaluated == metrics.scores
 
-    trusted.export(job, to=tmp_path / "model")
     assert scores_of(tmp_path / "model", job) == metrics.scores
+    trusted.export(job, to=tmp_path / "again", threads=1)  # from the run folder, with nobody there
+    assert scores_of(tmp_path / "again", job) == metrics.scores
 
     for log in (job.parent / "run" / "audit", tmp_path / "gpuhost" / "clinic-films" / "audit"):
         report = audit.verify(log, judge_of=judge_of)
@@ -72,7 +77,7 @@ def test_features_without_held_out_data_trains_and_exports_a_plain_folder(tmp_pa
     changes: Changes = {
         "cut": {"mode": "features"},
         "data": {"evaluate": None},
-        "policy": {"file": "features.toml"},
+        "policy": {"file": "standard.toml"},
     }
     job = make_clinic(tmp_path, changes)
     with gpuhost(tmp_path, job):
@@ -80,7 +85,7 @@ def test_features_without_held_out_data_trains_and_exports_a_plain_folder(tmp_pa
     assert metrics_of(job).scores == {}
     assert "gradient" not in metrics_of(job).sent
     assert "weights" not in metrics_of(job).received
-    trusted.export(job, to=tmp_path / "model")
+    trusted.export(job, to=tmp_path / "model", threads=1)
     assert (tmp_path / "model" / "model.safetensors").exists()
     with pytest.raises(ManifestError, match=r"data\.evaluate"):
         trusted.evaluate(job, threads=1)
@@ -102,7 +107,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
 def test_what_needs_a_finished_run_says_so(tmp_path: Path) -> None:
     job = make_clinic(tmp_path)
     with pytest.raises(ManifestError, match="holds no finished run of 3 steps"):
-        trusted.export(job, to=tmp_path / "model")
+        trusted.export(job, to=tmp_path / "model", threads=1)
     with pytest.raises(ManifestError, match="holds no checkpoint"):
         trusted.evaluate(job, threads=1)
     assert not (tmp_path / "model").exists()
@@ -111,10 +116,25 @@ def test_what_needs_a_finished_run_says_so(tmp_path: Path) -> None:
 def test_a_job_that_the_policy_cannot_allow_is_refused_before_anything_is_opened(
     tmp_path: Path,
 ) -> None:
-    job = make_clinic(tmp_path, {"policy": {"file": "features.toml"}})
+    job = make_clinic(tmp_path, {"policy": {"file": "strict.toml"}})
     with pytest.raises(RefusedError, match="gradient"):
         trusted.train(job, threads=1)
     assert not (job.parent / "run" / "audit").exists()
+
+
+def test_a_gradient_that_tells_the_labels_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes: Changes = {
+        "schedule": {"epochs": 6},
+        "cut.upper": {"method": "sft", "rank": 4},
+        "policy": {"file": "standard.toml"},
+    }
+    job = make_clinic(tmp_path, changes)
+    with gpuhost(tmp_path, job):
+        trusted.train(job, threads=1)
+    said = capsys.readouterr().err
+    assert said.count("warning: ") == said.count("of an outgoing gradient ranks the labels") == 1
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "export"])

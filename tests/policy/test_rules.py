@@ -1,20 +1,33 @@
 """Policy files: the committed ones are readable, and whatever they do not name is refused."""
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from splitlearn.errors import ManifestError, RefusedError
-from splitlearn.policy import Direction, Facts, Ledger, Policy, load, parse
+from splitlearn.manifest.fields import CODECS
+from splitlearn.policy import (
+    STEP_KINDS,
+    Direction,
+    Facts,
+    Guard,
+    Leakage,
+    Ledger,
+    Policy,
+    Rule,
+    load,
+    parse,
+)
 from splitlearn.roles import MAY_SEND, Kind, Role
 from splitlearn.wire.limits import MAX_FRAME_BYTES
 from tests.door import POLICIES
 
 DEMO = load(POLICIES / "demo.toml")
+SHIPPED = ("strict", "standard", "research", "demo", "compute")
 GOOD = """
 name = "small"
 [[rules]]
@@ -68,14 +81,14 @@ def refusal(policy: Policy, facts: Facts, *, spent: dict[str, int] | None = None
     return caught.value
 
 
-@pytest.mark.parametrize("name", ["demo", "features", "compute"])
+@pytest.mark.parametrize("name", SHIPPED)
 def test_the_committed_policies_load_and_bear_their_file_names(name: str) -> None:
     policy = load(POLICIES / f"{name}.toml")
     assert policy.name == name
     assert all(rule.max_message_bytes <= MAX_FRAME_BYTES for rule in policy.rules)
 
 
-@pytest.mark.parametrize("name", ["demo", "features", "compute"])
+@pytest.mark.parametrize("name", SHIPPED)
 def test_every_rule_of_the_committed_policies_stands_under_a_comment_or_beside_one(
     name: str,
 ) -> None:
@@ -84,12 +97,61 @@ def test_every_rule_of_the_committed_policies_stands_under_a_comment_or_beside_o
     assert text.count("#") >= text.count("[[rules]]")
 
 
-def test_only_the_demo_lets_gradients_leave() -> None:
-    for name, gradient in (("demo", True), ("features", False)):
+def leaves(name: str, kind: Kind) -> Rule | None:
+    return load(POLICIES / f"{name}.toml").rule_for(kind, direction="out", peer=Role.COMPUTE)
+
+
+@pytest.mark.parametrize(
+    ("name", "gradient", "trains_bottom"),
+    [
+        ("strict", False, False),
+        ("standard", True, False),
+        ("research", True, True),
+        ("demo", True, True),
+    ],
+)
+def test_a_trusted_partys_policy_says_what_may_train(
+    name: str, gradient: bool, trains_bottom: bool
+) -> None:
+    policy = load(POLICIES / f"{name}.toml")
+    into = policy.rule_for(Kind.INPUT_GRADIENT, direction="in", peer=Role.COMPUTE)
+    weights = policy.rule_for(Kind.WEIGHTS, direction="in", peer=Role.COMPUTE)
+    assert leaves(name, Kind.ACTIVATION) is not None
+    assert (leaves(name, Kind.GRADIENT) is not None) is gradient
+    assert (weights is not None) is gradient
+    assert (into is not None) is trains_bottom
+
+
+def test_under_standard_gradients_leave_narrow_and_coded_only() -> None:
+    rule = leaves("standard", Kind.GRADIENT)
+    assert rule is not None
+    assert rule.max_columns == 64
+    assert not [codec for codec in rule.codecs if codec.startswith("identity")]
+
+
+def test_research_allows_every_kind_codec_and_frame_that_there_is() -> None:
+    policy = load(POLICIES / "research.toml")
+    for kind, pairs in MAY_SEND.items():
+        for sender, receiver in pairs:
+            out = sender is Role.TRUSTED
+            rule = policy.rule_for(
+                kind, direction="out" if out else "in", peer=receiver if out else sender
+            )
+            assert rule is not None, (kind, sender)
+            if kind in STEP_KINDS:
+                assert set(rule.codecs) == set(CODECS)
+                assert rule.max_message_bytes == MAX_FRAME_BYTES
+
+
+def test_what_the_shipped_policies_watch_beyond_their_rules() -> None:
+    assert load(POLICIES / "strict.toml").leakage == Leakage(
+        max_token_recovery=0.5, max_label_auc=0.7
+    )
+    for name in ("strict", "standard"):
+        assert load(POLICIES / f"{name}.toml").guard == Guard(label_correlation=0.9)
+    for name in ("research", "demo", "compute"):
         policy = load(POLICIES / f"{name}.toml")
-        found = policy.rule_for(Kind.GRADIENT, direction="out", peer=Role.COMPUTE)
-        assert (found is not None) is gradient
-        assert policy.rule_for(Kind.ACTIVATION, direction="out", peer=Role.COMPUTE) is not None
+        assert (policy.leakage, policy.guard) == (None, None)
 
 
 def test_two_parties_under_the_committed_policies_can_hold_a_whole_conversation() -> None:
@@ -150,6 +212,17 @@ def test_one_over_a_limit_is_refused_by_its_name(
     assert "small" in str(error)
 
 
+def test_all_that_is_wrong_with_a_message_is_told_where_it_is_asked_for(tmp_path: Path) -> None:
+    policy = small(tmp_path)
+    ledger = Ledger(policy, spent={})
+    wrong = replace(ALLOWED, codec="identity", dtypes=frozenset({"F32"}), columns=9, longest=13)
+    found = [fault.rule for fault in ledger.faults(wrong, rule=policy.rules[1])]
+    limits = ("codecs", "dtypes", "max_columns", "max_length")
+    assert found == [f"activation.{limit}" for limit in limits]
+    assert refusal(policy, wrong).rule == found[0]
+    assert list(ledger.faults(ALLOWED, rule=policy.rules[1])) == []
+
+
 def test_a_rule_without_dtypes_lets_no_tensor_pass(tmp_path: Path) -> None:
     facts = Facts(
         direction="out", peer=Role.COMPUTE, kind=Kind.OFFER, dtypes=frozenset({"F32"}), wire_bytes=9
@@ -180,7 +253,33 @@ def test_a_digest_does_not_depend_on_comments_or_layout_and_does_on_every_limit(
     assert load(written(tmp_path, GOOD.replace("= 250", "= 251"))).digest != policy.digest
 
 
-@pytest.mark.parametrize("name", ["demo", "features", "compute"])
+def test_a_policy_from_before_there_were_more_tables_keeps_its_digest(tmp_path: Path) -> None:
+    policy = small(tmp_path)
+    assert policy.digest == "a5a08ee7be41df80775106fa464b2bddbdbeaf909f079d336f4e7a46abfbd77c"
+    assert b"guard" not in policy.canonical
+    assert b"leakage" not in policy.canonical
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "[leakage]\nmax_token_recovery = 0.5",
+        "[leakage]\nmax_label_auc = 0.7",
+        "[guard]\nlabel_correlation = 0.9",
+        '[guard]\nlabel_correlation = 0.9\naction = "deny"',
+        "[guard]\nlabel_correlation = 0.9\nwindow = 64",
+    ],
+)
+def test_each_table_and_key_counts_in_the_digest_and_reads_back(tmp_path: Path, table: str) -> None:
+    policy = load(written(tmp_path, f"{GOOD}\n{table}\n"))
+    other = load(
+        written(tmp_path, f"{GOOD}\n{table.replace('= 0.', '= 0.5').replace('64', '65')}\n")
+    )
+    assert len({policy.digest, other.digest, small(tmp_path).digest}) == 3
+    assert parse(policy.canonical) == policy
+
+
+@pytest.mark.parametrize("name", SHIPPED)
 def test_a_policy_reads_back_from_the_log(name: str) -> None:
     policy = load(POLICIES / f"{name}.toml")
     assert parse(policy.canonical) == policy
@@ -202,6 +301,18 @@ BROKEN = {
     "an id twice": (GOOD.replace('"activation"\ndir', '"run"\ndir'), "two rules have the id"),
     "a kind twice": (GOOD.replace('"finish"', '"offer"'), "each kind once"),
     "no kinds": (GOOD.replace('["offer", "finish"]', "[]"), "at least one"),
+    "unknown key of leakage": (
+        GOOD + "[leakage]\nmax_auc = 0.5",
+        "'max_auc' in leakage; did you mean 'max_label_auc'",
+    ),
+    "unknown key of guard": (
+        GOOD + "[guard]\nlabels = 0.5",
+        "'labels' in guard.*allowed are label",
+    ),
+    "a share over one": (GOOD + "[leakage]\nmax_label_auc = 1.5", "<= 1"),
+    "a limit under guessing": (GOOD + "[guard]\nlabel_correlation = 0.5", "> 0.5"),
+    "unknown action": (GOOD + '[guard]\nlabel_correlation = 0.9\naction = "stop"', "stop"),
+    "a window too small": (GOOD + "[guard]\nlabel_correlation = 0.9\nwindow = 8", ">= 64"),
     "two rules on one kind": (
         GOOD.replace('"finish"]', '"finish", "activation"]').replace(
             "max_run_bytes = 250",

@@ -1,0 +1,128 @@
+"""Before a run: what could be read out of it, measured on public text, and whether the policy allows it."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from splitlearn.errors import ManifestError, RefusedError
+
+if TYPE_CHECKING:
+    from splitlearn.manifest import Job
+
+__all__ = ["PREFLIGHT", "check_preflight", "preflight"]
+
+PREFLIGHT = "preflight.json"
+
+
+def preflight(
+    job: Annotated[Path, typer.Argument(help="The job file, as in README.md.")] = Path("job.toml"),
+    threads: Annotated[
+        int, typer.Option(min=0, help="Processor threads; 0: as many as there are.")
+    ] = 0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A tenth of the attackers' budget: a first look.")
+    ] = False,
+) -> None:
+    """Measure, before anything leaves, what the compute party could read out of this job.
+
+    Runs the attacks on public text at the job's own cut, rank and codec, as a peer would that owns
+    the public model, and on gradients of drawn labels where the job sends gradients. Nothing is sent
+    and nothing private is attacked. Where the policy has a [leakage] table, more than it allows is
+    refused, and training starts only after a preflight that stayed within it.
+
+    \b
+    Example:
+        splitlearn trusted preflight job.toml
+
+    Takes some minutes. Writes preflight.json into the run folder and one line into its log.
+    """
+    from parties.console import console, interruptible
+    from parties.exposure import check_limits, enter, measured, tables, write
+    from splitlearn.manifest import load_job
+
+    with interruptible("run it again"):
+        manifest = load_job(job)
+        from splitlearn import policy
+        from splitlearn.audit import Log
+        from splitlearn.engine.exposure import preflight as measure
+        from splitlearn.engine.prepare import prepare
+        from splitlearn.engine.threads import use_threads
+        from splitlearn.identity import Identity
+        from splitlearn.leakage import Budget
+
+        use_threads(threads)
+        rules = policy.load(manifest.policy.file)
+        identity = Identity.load(manifest.identity.folder)
+        lines = _public_lines(manifest)
+        console.print("reading data and model", markup=False)
+        prepared = prepare(manifest)
+        with console.status("attacking; this takes minutes"):
+            found = measure(
+                prepared,
+                lines,
+                max_length=manifest.data.max_length,
+                budget=Budget.quick() if quick else Budget(),
+            )
+    figures = measured(
+        at="preflight",
+        run=manifest.run.name,
+        job=manifest.digest(),
+        seed=manifest.run.seed,
+        text=found.text,
+        labels=found.labels,
+    )
+    for table in tables(figures):
+        console.print(table)
+    digest = write(manifest.run.folder / PREFLIGHT, figures)
+    with Log.open(
+        manifest.run.folder / "audit",
+        origin=identity.name.dns,
+        signer=identity.log_key,
+        clock=time.time,
+    ) as log:
+        enter(log, figures, report=digest, limits=rules.leakage)
+    check_limits(figures, rules.leakage)
+    console.print(f"all figures: {manifest.run.folder / PREFLIGHT}", markup=False)
+
+
+def _public_lines(manifest: "Job") -> list[str]:
+    """Lines of the job's public text. Raises ManifestError where it has none."""
+    named = (
+        manifest.preflight.public_text,
+        manifest.cut.lower.public_text,
+        manifest.cut.upper.public_text,
+    )
+    path = next((path for path in named if path is not None), None)
+    if path is None:
+        raise manifest.fault(
+            "preflight.public_text", "is missing; it takes a text file that may be known to anybody"
+        )
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ManifestError(f"{path} cannot be read as UTF-8 text: {error}") from None
+
+
+def check_preflight(manifest: "Job") -> None:
+    """Fail closed: where the policy limits leakage, it has to have been measured for this very job."""
+    from parties.exposure import Measured, check_limits
+    from splitlearn import policy
+
+    rules = policy.load(manifest.policy.file)
+    if rules.leakage is None:
+        return
+    path = manifest.run.folder / PREFLIGHT
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Measured)
+    except (OSError, msgspec.MsgspecError):
+        found = None
+    if found is None or found.job != manifest.digest():
+        raise RefusedError(
+            f"policy {rules.name} limits what attacks may get, and {path} is not a preflight of this "
+            f"job; run splitlearn trusted preflight {manifest.file} first",
+            rule="leakage.preflight",
+        )
+    check_limits(found, rules.leakage)

@@ -1,0 +1,226 @@
+"""Which messages will a job need, and what does a policy say to each of them? Asked before a run.
+
+A message is judged at the largest that the job allows, so what is refused here may pass in a run
+whose texts are short. What is not known before a model is fetched is left open. Sends nothing,
+reads nothing but a model folder's config.json.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from splitlearn.errors import RefusedError
+from splitlearn.policy.rules import STEP_KINDS, Direction, Facts, Ledger, Policy, Rule
+from splitlearn.roles import MAY_SEND, Kind, Role
+from splitlearn.wire.frames import BEARS_TENSORS
+from splitlearn.wire.tensors import ITEM_BYTES
+
+if TYPE_CHECKING:
+    from splitlearn.manifest import Job
+    from splitlearn.wire.messages import Offer
+
+__all__ = ["Plan", "Verdict", "foresee", "lasts", "plan_of_job", "plan_of_offer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What of a job decides its messages. Zero where it is not known.
+
+    narrow: a low-rank cut has weights of its own, which the peer cannot have. columns: width or rank
+    of each kind's rows. examples, longest: of the largest micro-batch and of its longest text.
+    unknown: sentences about what could not be found out.
+    """
+
+    mode: Literal["features", "full"]
+    returns_input_gradient: bool
+    narrow: bool
+    codecs: Mapping[Kind, str]
+    columns: Mapping[Kind, int]
+    examples: int = 0
+    longest: int = 0
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a policy says to one kind of message.
+
+    facts: the message at its largest. certain: every such run has it; else the peer decides. rule:
+    the one that is about it. refusals: every reason why it would not pass; none if it would.
+    """
+
+    facts: Facts
+    certain: bool
+    rule: Rule | None
+    refusals: tuple[RefusedError, ...]
+
+
+def plan_of_job(job: "Job") -> Plan:
+    """The plan of a job file. ManifestError if the model has not the layers that the cut names."""
+    unknown = []
+    width, layers = _sizes(job.model.path)
+    if layers:
+        job.trunk(layers=layers)
+    if not width:
+        unknown.append(
+            f"the model {job.model.path} is no folder with a config.json that tells its width, so "
+            "what travels at full width is not judged by its columns or bytes; a run looks again"
+        )
+    cut, schedule = job.cut, job.schedule
+    largest = -(-schedule.batch_size // schedule.micro_batches)
+    return Plan(
+        mode=cut.mode,
+        returns_input_gradient=cut.mode == "full" and cut.train_bottom,
+        narrow=bool(cut.lower.rank or cut.upper.rank),
+        codecs={kind: getattr(job.codec, kind.value) for kind in STEP_KINDS},
+        columns=_columns(lower=cut.lower.rank or width, upper=cut.upper.rank or width),
+        # Held-out examples travel a whole batch at a time.
+        examples=largest if job.data.evaluate is None else schedule.batch_size,
+        longest=job.data.max_length,
+        unknown=tuple(unknown),
+    )
+
+
+def plan_of_offer(offer: "Offer") -> Plan:
+    """The plan of a run that is ready to start; sizes of micro-batches are left to the gate."""
+    lower, upper = offer.cut.lower.rank, offer.cut.upper.rank
+    stated = offer.model.fields.get("width", 0)
+    width = stated if isinstance(stated, int) else 0
+    return Plan(
+        mode=offer.mode,
+        returns_input_gradient=offer.returns_input_gradient,
+        narrow=bool(lower or upper),
+        codecs={kind: getattr(offer.codecs, kind.value) for kind in STEP_KINDS},
+        columns=_columns(lower=lower or width, upper=upper or width),
+    )
+
+
+def foresee(policy: Policy, plan: Plan) -> tuple[Verdict, ...]:
+    """A verdict on every kind of message between a trusted party and its compute party."""
+    return tuple(
+        _verdict(policy, _facts(kind, direction, plan=plan), certain=certain)
+        for kind, direction, certain in _needed(plan)
+    )
+
+
+def lasts(verdict: Verdict, *, messages: int) -> int | None:
+    """Steps of so many messages for which the rule's bytes last at the least; None if not known."""
+    rule, step_bytes = verdict.rule, verdict.facts.wire_bytes * messages
+    return rule.max_run_bytes // step_bytes if rule is not None and step_bytes else None
+
+
+def _needed(plan: Plan) -> list[tuple[Kind, Direction, bool]]:
+    """Kind, direction and whether it comes for certain, as a trusted party sees it: what leaves first."""
+    out: list[tuple[Kind, Direction, bool]] = []
+    into: list[tuple[Kind, Direction, bool]] = []
+    full = plan.mode == "full"
+    for kind, pairs in MAY_SEND.items():
+        returns = plan.returns_input_gradient if kind is Kind.INPUT_GRADIENT else True
+        if (Role.TRUSTED, Role.COMPUTE) in pairs and (full or kind is not Kind.GRADIENT):
+            out.append((kind, "out", plan.narrow or kind is not Kind.WEIGHTS))
+        if (Role.COMPUTE, Role.TRUSTED) in pairs and returns and (full or kind is not Kind.WEIGHTS):
+            into.append((kind, "in", True))
+    return out + into
+
+
+def _facts(kind: Kind, direction: Direction, *, plan: Plan) -> Facts:
+    if kind not in STEP_KINDS:
+        dtypes = frozenset({"F32"}) if kind in BEARS_TENSORS else frozenset[str]()
+        return Facts(direction=direction, peer=Role.COMPUTE, kind=kind, dtypes=dtypes)
+    rows, columns, codec = plan.examples * plan.longest, plan.columns[kind], plan.codecs[kind]
+    known = rows and columns
+    return Facts(
+        direction=direction,
+        peer=Role.COMPUTE,
+        kind=kind,
+        codec=codec,
+        dtypes=_dtypes(codec),
+        rows=rows,
+        columns=columns,
+        examples=plan.examples,
+        longest=plan.longest,
+        wire_bytes=_wire_bytes(codec, rows=rows, columns=columns) if known else 0,
+    )
+
+
+def _verdict(policy: Policy, facts: Facts, *, certain: bool) -> Verdict:
+    rule = policy.rule_for(facts.kind, direction=facts.direction, peer=facts.peer)
+    ledger = Ledger(policy, spent={})
+    if rule is not None:
+        refusals = tuple(ledger.faults(facts, rule=rule))
+    else:
+        refusals = (
+            RefusedError(
+                f"the job needs {facts.kind} to go {facts.direction}, and policy {policy.name!r} has "
+                "no rule for that; change the job or the policy",
+                rule="no-rule",
+            ),
+        )
+    return Verdict(facts=facts, certain=certain, rule=rule, refusals=refusals)
+
+
+# What the codecs room writes, by the first link of a chain: dtype of the values, of what comes beside
+# them, and how many bytes of that there are a row and a message.
+_WRITTEN: Mapping[str, tuple[str, frozenset[str], int, int]] = {
+    "identity": ("F32", frozenset({"F32"}), 0, 0),
+    "fp16": ("F16", frozenset({"F16", "I8"}), 0, 1),
+    "bf16": ("BF16", frozenset({"BF16"}), 0, 0),
+    "int8": ("I8", frozenset({"I8", "F32"}), 4, 0),
+}
+# Frame header, metadata before its lengths, container header of two parts: less than 512 bytes.
+_AROUND_BYTES = 512
+# A length takes up to 5 bytes in msgpack, and no batch has more lengths than this.
+_LENGTH_BYTES = 5 * 4_096
+
+
+def _dtypes(codec: str) -> frozenset[str]:
+    values, _, stage = codec.partition("+")
+    return frozenset({"U8"}) if stage else _WRITTEN[values][1]
+
+
+def _wire_bytes(codec: str, *, rows: int, columns: int) -> int:
+    """No message of so many rows has more bytes."""
+    values, _, stage = codec.partition("+")
+    dtype, _, each_row, each_message = _WRITTEN[values]
+    size = rows * columns * ITEM_BYTES[dtype] + rows * each_row + each_message
+    if stage:  # what zstd cannot compress grows by this much at most (ZSTD_compressBound)
+        size += (size >> 8) + 64
+    return size + _AROUND_BYTES + min(5 * rows, _LENGTH_BYTES)
+
+
+def _columns(*, lower: int, upper: int) -> dict[Kind, int]:
+    return {
+        Kind.ACTIVATION: lower,
+        Kind.INPUT_GRADIENT: lower,
+        Kind.OUTPUT: upper,
+        Kind.GRADIENT: upper,
+    }
+
+
+# A config.json of 10,000 label names takes less.
+_CONFIG_BYTES = 4 * 2**20
+
+
+def _sizes(model: str) -> tuple[int, int]:
+    """Width and number of layers of a model folder; zero for a hub name or where it does not say."""
+    folder = Path(model)
+    if not folder.is_absolute():
+        return 0, 0
+    try:
+        with (folder / "config.json").open("rb") as file:
+            config: Any = json.loads(file.read(_CONFIG_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return 0, 0
+    if not isinstance(config, dict):
+        return 0, 0
+    return _first(config, "hidden_size", "dim"), _first(config, "num_hidden_layers", "n_layers")
+
+
+def _first(config: dict[str, object], *names: str) -> int:
+    for name in names:
+        value = config.get(name)
+        if type(value) is int and value > 0:
+            return value
+    return 0

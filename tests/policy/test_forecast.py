@@ -1,0 +1,226 @@
+"""What a job will need, told beforehand: held against real codecs and against the log of a real run."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from splitlearn.audit import Payload
+from splitlearn.codecs import NAMES, build
+from splitlearn.engine.prepare import prepare
+from splitlearn.errors import ManifestError
+from splitlearn.manifest import load_job
+from splitlearn.policy import Plan, Verdict, foresee, lasts, load, plan_of_job, plan_of_offer
+from splitlearn.policy.forecast import _dtypes, _sizes, _wire_bytes
+from splitlearn.roles import Kind
+from splitlearn.wire import frames, tensors
+from splitlearn.wire.messages import StepTensor
+from tests.door import POLICIES, records
+from tests.jobs import Changes, make_job
+from tests.rig import run_in_memory
+
+NARROW: Changes = {"cut.upper": {"method": "sft", "rank": 4}}
+BOTTOM: Changes = {**NARROW, "cut": {"train_bottom": True}}
+FEATURES: Changes = {"cut": {"mode": "features"}}
+
+
+def plan(folder: Path, changes: Changes | None = None) -> Plan:
+    return plan_of_job(load_job(make_job(folder, changes=changes)))
+
+
+def ask(folder: Path, policy: str, changes: Changes | None = None) -> tuple[Verdict, ...]:
+    return foresee(load(POLICIES / f"{policy}.toml"), plan(folder, changes))
+
+
+def rules_of(verdicts: tuple[Verdict, ...]) -> dict[str, list[str]]:
+    return {
+        f"{each.facts.kind} {each.facts.direction}": [refusal.rule for refusal in each.refusals]
+        for each in verdicts
+        if each.refusals
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_of_what_codecs_write_is_true_and_its_bytes_are_a_bound(name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for rows, columns in ((1, 1), (7, 8), (64, 384), (513, 5)):
+        x_ND = torch.randn(rows, columns, generator=generator) * 10.0 ** torch.arange(
+            columns
+        ).clamp(max=8)
+        parts = build(name).encode(x_ND)
+        assert {part.dtype for part in parts} == _dtypes(name)
+        meta = StepTensor(
+            9_999_999, 4_096, 4_096, "evaluate", 131_072, True, (131_072,) * rows, 2**53
+        )
+        raw = frames.encode(Kind.ACTIVATION, seq=2**53, meta=meta, payload=tensors.encode(parts))
+        assert len(raw) <= _wire_bytes(name, rows=rows, columns=columns)
+        if "zstd" not in name:  # whose bytes depend on the content
+            assert _wire_bytes(name, rows=rows, columns=columns) <= 1.1 * len(raw) + 512
+
+
+def test_every_kind_of_message_is_foreseen(tmp_path: Path) -> None:
+    everything = ask(tmp_path, "research", BOTTOM)
+    assert {each.facts.kind for each in everything} == set(Kind)
+    assert rules_of(everything) == {}
+    told = {(each.facts.kind, each.facts.direction) for each in ask(tmp_path, "strict", FEATURES)}
+    left_out = {(each.facts.kind, each.facts.direction) for each in everything} - told
+    assert left_out == {
+        (Kind.GRADIENT, "out"),
+        (Kind.INPUT_GRADIENT, "in"),
+        (Kind.WEIGHTS, "in"),
+    }
+
+
+@pytest.mark.parametrize("changes", [BOTTOM, FEATURES], ids=["full", "features"])
+def test_no_message_of_a_real_run_is_larger_or_other_than_was_foreseen(
+    tmp_path: Path, changes: Changes
+) -> None:
+    job = load_job(make_job(tmp_path / "job", changes=changes))
+    found = prepare(job)
+    result = run_in_memory(tmp_path / "run", found.run, steps=found.data.steps)
+    told = {
+        (each.facts.kind, each.facts.direction): each.facts
+        for each in foresee(load(POLICIES / "research.toml"), plan_of_job(job))
+    }
+    logged = [one for one in records(result.trusted.log.folder) if isinstance(one, Payload)]
+    assert len(logged) > 20
+    for one in logged:
+        facts = told[one.kind, one.direction]
+        if one.direction == "out":  # what comes in is logged before its codec is asked
+            assert (one.codec, one.columns) == (facts.codec, facts.columns)
+        assert {part.dtype for part in one.parts} <= facts.dtypes
+        assert one.rows <= facts.rows
+        assert one.examples <= facts.examples
+        assert one.longest <= facts.longest
+        if facts.codec:
+            assert one.wire_bytes <= facts.wire_bytes
+
+
+@pytest.mark.parametrize("changes", [BOTTOM, FEATURES], ids=["full", "features"])
+def test_a_job_and_its_offer_have_the_same_plan_but_for_sizes(
+    tmp_path: Path, changes: Changes
+) -> None:
+    job = load_job(make_job(tmp_path, changes=changes))
+    offered = plan_of_offer(prepare(job).run.offer)
+    told = plan_of_job(job)
+    for name in ("mode", "returns_input_gradient", "narrow", "codecs", "columns"):
+        assert getattr(offered, name) == getattr(told, name), name
+    assert (told.examples, told.longest, told.unknown) == (8, 16, ())
+    assert (offered.examples, offered.longest) == (0, 0)
+
+
+def test_without_held_out_data_the_largest_message_is_a_micro_batch(tmp_path: Path) -> None:
+    changes: Changes = {
+        "data": {"evaluate": None},
+        "schedule": {"batch_size": 10, "micro_batches": 4},
+    }
+    assert plan(tmp_path, changes).examples == 3
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes", "refused"),
+    [
+        ("strict", None, {"gradient out": ["no-rule"], "weights in": ["no-rule"]}),
+        ("strict", FEATURES, {}),
+        ("standard", NARROW, {}),
+        ("standard", BOTTOM, {"input_gradient in": ["no-rule"]}),
+        (
+            "standard",
+            {**NARROW, "codec": {"gradient": "identity"}},
+            {"gradient out": ["gradient.codecs"]},
+        ),
+        (
+            "demo",
+            {**NARROW, "data": {"max_length": 600}},
+            {
+                "activation out": ["activation.max_length"],
+                "gradient out": ["gradient.max_length"],
+                "output in": ["output.max_length"],
+            },
+        ),
+    ],
+    ids=["full", "features", "narrow", "bottom", "float32 gradient", "long texts"],
+)
+def test_each_shipped_policy_refuses_what_it_should(
+    tmp_path: Path, policy: str, changes: Changes | None, refused: dict[str, list[str]]
+) -> None:
+    assert rules_of(ask(tmp_path, policy, changes)) == refused
+
+
+def test_every_limit_that_a_message_goes_over_is_named(tmp_path: Path) -> None:
+    changes: Changes = {
+        "codec": {"activation": "fp16+zstd"},
+        "data": {"max_length": 1_024},
+        "schedule": {"batch_size": 512, "micro_batches": 1},
+    }
+    assert rules_of(ask(tmp_path, "strict", {**FEATURES, **changes}))["activation out"] == [
+        f"activation.{limit}"
+        for limit in ("codecs", "max_rows", "max_examples", "max_length", "max_message_bytes")
+    ]
+
+
+def test_weights_go_out_for_certain_only_through_a_narrow_cut(tmp_path: Path) -> None:
+    for changes, certain in ((None, False), (NARROW, True)):
+        verdicts = ask(tmp_path, "demo", changes)
+        (weights,) = (
+            each
+            for each in verdicts
+            if (each.facts.kind, each.facts.direction) == (Kind.WEIGHTS, "out")
+        )
+        assert weights.certain is certain
+        assert all(each.certain for each in verdicts if each is not weights)
+
+
+def test_a_hub_model_of_unknown_width_is_judged_by_all_but_its_columns(tmp_path: Path) -> None:
+    changes: Changes = {**NARROW, "model": {"path": "someone/some-model"}}
+    told = plan(tmp_path, changes)
+    (sentence,) = told.unknown
+    assert "someone/some-model" in sentence
+    assert told.columns[Kind.ACTIVATION] == 0
+    assert told.columns[Kind.GRADIENT] == 4
+    assert rules_of(foresee(load(POLICIES / "standard.toml"), told)) == {}
+    assert "gradient out" in rules_of(foresee(load(POLICIES / "strict.toml"), told))
+
+
+def test_a_cut_that_the_model_has_no_layers_for_is_a_mistake_in_the_job(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match=r"cut\.top"):
+        plan(tmp_path, {"cut": {"bottom": 3}})
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        (json.dumps({"hidden_size": 32, "num_hidden_layers": 4}), (32, 4)),
+        (json.dumps({"dim": 16, "n_layers": 2}), (16, 2)),
+        (json.dumps({"hidden_size": "32", "num_hidden_layers": True}), (0, 0)),
+        ("[1]", (0, 0)),
+        ("[" * 100_000, (0, 0)),
+        ("\xff", (0, 0)),
+        ("", (0, 0)),
+    ],
+    ids=["bert", "distilbert", "ill-typed", "a list", "deep", "no text", "empty"],
+)
+def test_a_config_is_read_as_json_and_never_trusted(
+    tmp_path: Path, text: str, sizes: tuple[int, int]
+) -> None:
+    (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
+    assert _sizes(str(tmp_path)) == sizes
+    assert _sizes(str(tmp_path / "none")) == (0, 0)
+
+
+def test_how_long_a_budget_lasts(tmp_path: Path) -> None:
+    policy = load(POLICIES / "strict.toml")
+    tight = msgspec.structs.replace(
+        policy,
+        rules=tuple(msgspec.structs.replace(rule, max_run_bytes=100_000) for rule in policy.rules),
+    )
+    (sent,) = (
+        each
+        for each in foresee(tight, plan(tmp_path, FEATURES))
+        if each.facts.kind is Kind.ACTIVATION
+    )
+    assert lasts(sent, messages=2) == 100_000 // (2 * sent.facts.wire_bytes) == 8
+    offer = foresee(tight, plan(tmp_path, FEATURES))[0]
+    assert lasts(offer, messages=2) is None
