@@ -204,7 +204,7 @@ def test_honest_logs_survive_fifty_kills_and_every_difference_is_explained(tmp_p
     ends = converse(tmp_path, number=KILLS, victim="nobody", calls=1)
     assert set(ends.values()) == {0}
     found = held_together(tmp_path)
-    assert (found.exit, found.conversations) != (Exit.MISMATCH, 0)
+    assert found.conversations > KILLS // 2
     assert (found.exit, found.here.exit, found.there.exit) == (Exit.CLEAN,) * 3, found.differences
 
     for side in ("clinic", "farm"):

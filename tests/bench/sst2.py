@@ -221,7 +221,7 @@ def plain(place: Path, *, method: str, train_bottom: bool, seed: int) -> dict[st
 
 
 def split(place: Path, *, method: str, train_bottom: bool, seed: int) -> dict[str, float]:
-    """Training with the tap's count of its bytes; then the evaluation, which is not counted."""
+    """Training with the tap's count of its bytes; then evaluation and export, counted apart."""
     for party, role in (("clinic", Role.TRUSTED), ("gpuhost", Role.COMPUTE)):
         make_identity(place, party, role)
     with LinkProxy(("127.0.0.1", 1)) as proxy:
@@ -231,7 +231,7 @@ def split(place: Path, *, method: str, train_bottom: bool, seed: int) -> dict[st
         settings = {"method": method, "train_bottom": train_bottom, "seed": seed}
         path = job(place, **settings, address=proxy.address, evaluate=False)
         with subprocess.Popen(
-            [sys.executable, "-m", "parties.cli", "compute", "compute.toml", "--runs", "2"],
+            [sys.executable, "-m", "parties.cli", "compute", "compute.toml", "--runs", "3"],
             cwd=place,
             env=ENVIRONMENT | {"PYTHONPATH": str(ROOT)},
             stdout=subprocess.DEVNULL,
@@ -243,20 +243,22 @@ def split(place: Path, *, method: str, train_bottom: bool, seed: int) -> dict[st
                 metrics = json.loads((place / "run" / "metrics.json").read_text())
                 job(place, **settings, address=proxy.address, evaluate=True)
                 scores = json.loads(trusted(place, "evaluate"))
+                before = proxy.up.carried + proxy.down.carried
+                trusted(place, "export")
+                exported = proxy.up.carried + proxy.down.carried - before
                 compute.wait(timeout=60)
             finally:
                 compute.kill()
     assert path.exists()
     rows = metrics["rows"]["train"]
-    weights = metrics["sent"].get("weights", 0) + metrics["received"].get("weights", 0)
     return {
         "accuracy": scores["accuracy"],
         "rows": rows,
         "wire_bytes": wire,
-        "weight_bytes": weights,
+        "export_bytes": exported,
         "uncut_bytes": UNCUT_BYTES_A_ROW * rows,
-        "ratio": UNCUT_BYTES_A_ROW * rows / (wire - weights),
-        "ratio_with_weights": UNCUT_BYTES_A_ROW * rows / wire,
+        "ratio": UNCUT_BYTES_A_ROW * rows / wire,
+        "ratio_with_export": UNCUT_BYTES_A_ROW * rows / (wire + exported),
     }
 
 

@@ -1,6 +1,6 @@
 """Writes dp_accounting.json: what the dp-accounting package says of the cases below.
 
-    python tests/vectors/make_dp_accounting.py > tests/vectors/dp_accounting.json
+    uv run --group dp python tests/vectors/make_dp_accounting.py > tests/vectors/dp_accounting.json
 
 Needs dp-accounting (0.6.0 made the file that is committed). The tests read only the file.
 """
