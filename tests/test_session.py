@@ -84,7 +84,6 @@ class Pair:
             for i in range(of):
                 self.say(who, kind, tensor(i, of=of, step=step))
 
-
     def settle(self) -> None:
         self.say(Role.TRUSTED, Kind.SETTLE)
         self.say(Role.COMPUTE, Kind.SETTLED)
@@ -131,7 +130,7 @@ def test_no_step_begins_over_too_many_messages_without_a_receipt() -> None:
     while pair.trusted.unsettled <= MAX_UNSETTLED:
         pair.step(step)
         step += 1
-    with pytest.raises(SessionError, match="without a receipt.*expected settle first"):
+    with pytest.raises(SessionError, match=r"without a receipt.*expected settle first"):
         pair.trusted.stamp(Kind.ACTIVATION, tensor(0, step=step))
     with pytest.raises(SessionError, match="without a receipt"):
         pair.compute.check(Kind.ACTIVATION, tensor(0, step=step), seq=pair.compute.next_in)
