@@ -12,9 +12,7 @@ import msgspec
 import typer
 
 from parties.preflight import check_preflight, preflight
-from parties.protection import guarantees, outlook, sentence
 from splitlearn.errors import AuditError, ManifestError
-from splitlearn.policy.accounting import Guarantee
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from splitlearn.engine.prepare import Prepared
     from splitlearn.engine.trusted import TrustedEngine
     from splitlearn.manifest import Job
+    from splitlearn.policy.accounting import Guarantee
 
 __all__ = ["METRICS", "RunMetrics", "app", "evaluate", "export", "train"]
 
@@ -65,6 +64,7 @@ def train(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
     with interruptible("the same command goes on from the newest checkpoint"):
         manifest = _load(job, threads)
         check_preflight(manifest)
+        from parties.protection import guarantees, outlook, sentence
         from splitlearn.engine.canaries import write_canaries
         from splitlearn.engine.prepare import prepare
 
@@ -198,7 +198,7 @@ class RunMetrics(msgspec.Struct, frozen=True):
     received: dict[str, int]
     channel_sent: int
     channel_received: int
-    epsilon: tuple[Guarantee, ...] = ()
+    epsilon: tuple[dict[str, str | float], ...] = ()
 
 
 @dataclass
@@ -336,7 +336,7 @@ def _write_metrics(
     manifest: "Job",
     work: _Work,
     scores: dict[str, float],
-    protected: tuple[Guarantee, ...],
+    protected: "tuple[Guarantee, ...]",
 ) -> None:
     engine = work.engine
     metrics = RunMetrics(
@@ -348,7 +348,7 @@ def _write_metrics(
         received={kind.value: count for kind, count in sorted(engine.received.items())},
         channel_sent=work.channel.bytes_sent,
         channel_received=work.channel.bytes_received,
-        epsilon=protected,
+        epsilon=tuple(msgspec.to_builtins(found) for found in protected),
     )
     path = manifest.run.folder / METRICS
     try:

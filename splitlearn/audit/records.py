@@ -43,10 +43,10 @@ RECORD_VERSION: Literal[1] = 1
 MAX_LINE_BYTES = 4 * 2**20
 
 Bytes = Annotated[int, msgspec.Meta(ge=0)]
-Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Direction = Literal["in", "out"]
-Conversation = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
-Signature = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}$")]
+Conversation = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
+Signature = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}\Z")]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -218,7 +218,7 @@ class Payload(Entry, frozen=True, kw_only=True, tag="payload"):
     parts: tuple[PartShape, ...] = ()
     wire_bytes: Bytes
     commit: Digest
-    blob: Annotated[str, msgspec.Meta(pattern=r"^(withheld|[0-9a-f]{64})$")] = "withheld"
+    blob: Annotated[str, msgspec.Meta(pattern=r"^(withheld|[0-9a-f]{64})\Z")] = "withheld"
     policy: Digest
     verdict: Literal["allow"] = "allow"
     rules: tuple[str, ...]

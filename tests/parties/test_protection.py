@@ -35,7 +35,7 @@ def test_a_run_with_noise_says_what_it_was_worth_and_its_log_says_the_same(
     assert f"labels: epsilon {epsilon:.4g} at delta 1e-06 for the labels of one example" in told
     raw = (job.parent / "run" / trusted.METRICS).read_bytes()
     (found,) = msgspec.json.decode(raw, type=trusted.RunMetrics).epsilon
-    assert (found.epsilon, found.delta, found.releases) == (epsilon, 1e-6, 2)
+    assert (found["epsilon"], found["delta"], found["releases"]) == (epsilon, 1e-6, 2)
     assert (found.unit, found.relation) == ("example", "replace-labels")
     records = [decode(line) for line, _ in read_lines(job.parent / "run" / "audit")]
     noisy = [r.dp for r in records if isinstance(r, Payload) and r.dp is not None]
