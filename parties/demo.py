@@ -150,12 +150,14 @@ def demo(
         )
         metrics = _metrics(out, split=split, plain=plain)
         (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
+        _run("audit", "report", str(out / _LOGS[0]), "-o", str(out / "report.html"))
         console.rule()
         console.print(_table(metrics, split=split))
-        console.print(f"everything lies in {out}", markup=False)
+        console.print(f"everything lies in {out}; look at {out / 'report.html'}", markup=False)
     if not metrics["audit"]["ok"]:
         raise AuditError(
-            f"a log of the demo does not verify; see splitlearn audit verify {out}/clinic/run/audit"
+            "the logs of the demo do not verify or do not agree; see splitlearn audit reconcile "
+            f"{out / _LOGS[0]} {out / _LOGS[1]}"
         )
 
 
@@ -276,6 +278,9 @@ def _unsplit(out: Path) -> _Plain:
     )
 
 
+# The clinic's log and gpuhost's, in the demo's folder.
+_LOGS = ("clinic/run/audit", "gpuhost/runs/clinic-bbc-news/audit")
+
 # Kinds that carry a step's tensors; everything else is weights and words.
 _STEP_KINDS = ("activation", "output", "gradient", "input_gradient")
 
@@ -289,8 +294,7 @@ def _metrics(out: Path, *, split: "RunMetrics", plain: _Plain) -> dict[str, dict
     from parties.auditor import judge_of
     from splitlearn import audit
 
-    logs = (out / "clinic/run/audit", out / "gpuhost/runs/clinic-bbc-news/audit")
-    reports = [audit.verify(log, judge_of=judge_of) for log in logs]
+    both = audit.reconcile(out / _LOGS[0], out / _LOGS[1], judge_of=judge_of)
     moved = {kind: split.sent.get(kind, 0) + split.received.get(kind, 0) for kind in _STEP_KINDS}
     uncut = 4 * plain.width * (4 * split.rows["train"] + 2 * split.rows["evaluate"])
     return {
@@ -308,8 +312,9 @@ def _metrics(out: Path, *, split: "RunMetrics", plain: _Plain) -> dict[str, dict
         },
         "step_s": {"split": statistics.median(split.step_s), "plain": plain.step_s},
         "audit": {
-            "ok": all(report.exit == audit.Exit.CLEAN for report in reports),
-            "records": sum(report.records for report in reports),
+            "ok": both.exit == audit.Exit.CLEAN,
+            "records": both.here.records + both.there.records,
+            "matched": both.matched,
         },
     }
 
@@ -335,8 +340,11 @@ def _table(metrics: dict[str, dict[str, float]], *, split: "RunMetrics") -> "Tab
         "",
     )
     table.add_row("all bytes on the channel", size(moved["total"]), "", "")
-    verdict = "verified" if metrics["audit"]["ok"] else "NOT VERIFIED"
-    table.add_row("both logs", f"{verdict}, {metrics['audit']['records']:.0f} records", "", "")
+    found = metrics["audit"]
+    verdict = "verified, and they agree" if found["ok"] else "NOT VERIFIED"
+    table.add_row(
+        "both logs", f"{verdict}: {found['matched']:.0f} messages, {found['records']:.0f} records"
+    )
     return table
 
 

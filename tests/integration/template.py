@@ -7,6 +7,7 @@ Reads one JSON order a line, answers with one JSON line: {"start": arguments, "f
 "output": file} gives a process number, {"poll": number} its exit code or null.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -36,6 +37,8 @@ def main() -> None:
     for module in _MODULES:
         importlib.import_module(module)
     assert threading.active_count() == 1, "a fork would lose these threads"
+    # Else each fork walks through all of torch when it ends, and copies it on the way.
+    gc.freeze()
     children: dict[int, int | None] = {}
     for line in sys.stdin:
         order = json.loads(line)
