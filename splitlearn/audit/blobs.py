@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.keywrap import (
 )
 
 from splitlearn.errors import AuditError
+from splitlearn.identity import files
 from splitlearn.wire.limits import MAX_FRAME_BYTES
 
 __all__ = ["BLOBS", "RUN_KEY", "Blobs", "key_path", "parse_run_key", "sealed_path"]
@@ -65,8 +66,8 @@ class Blobs:
             # A key seals one frame only, so its nonce need not differ from that of any other.
             sealed = ChaCha20Poly1305(key).encrypt(_NONCE, raw, _CONTEXT)
             name = hashlib.sha256(sealed).hexdigest()
-            _write(key_path(self._folder, name), aes_key_wrap(self._run_key, key))
-            _write(sealed_path(self._folder, name), sealed)
+            files.replace(key_path(self._folder, name), aes_key_wrap(self._run_key, key))
+            files.replace(sealed_path(self._folder, name), sealed)
         except OSError as error:
             raise AuditError(
                 f"a frame cannot be kept in {self._folder / BLOBS} ({error.strerror}); "
@@ -113,7 +114,7 @@ class Blobs:
 
     def _make_run_key(self) -> bytes:
         run_key = secrets.token_bytes(_KEY_BYTES)
-        _write(self._folder / RUN_KEY, run_key.hex().encode() + b"\n")
+        files.replace(self._folder / RUN_KEY, run_key.hex().encode() + b"\n")
         return run_key
 
 
@@ -157,23 +158,6 @@ def _read(path: Path, *, limit_bytes: int) -> bytes:
     return data
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Make `path` in one step, safe on the disk when this returns. Raises OSError."""
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError:
-        with suppress(OSError):
-            draft.unlink()
-        raise
-    _flush_folder(path.parent)
-
-
 def _destroy(path: Path) -> None:
     with suppress(FileNotFoundError):
         with path.open("r+b") as file:
@@ -181,12 +165,4 @@ def _destroy(path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         path.unlink()
-        _flush_folder(path.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        files.flush_folder(path.parent)

@@ -34,6 +34,7 @@ from splitlearn.audit.records import (
     encode,
 )
 from splitlearn.errors import AuditError
+from splitlearn.identity import files
 
 __all__ = [
     "CHECKPOINTS",
@@ -45,7 +46,6 @@ __all__ = [
     "Log",
     "read_heads",
     "read_lines",
-    "write_whole",
 ]
 
 SEGMENTS = "log"
@@ -153,8 +153,9 @@ class Log:
                 head = Checkpoint(origin=self.origin, size=self._tree.size, root=self._tree.root())
                 try:
                     os.fsync(self._segment)
-                    write_whole(
-                        self.folder / CHECKPOINTS / f"{head.size}.note", head.sign(self.signer)
+                    files.replace(
+                        self.folder / CHECKPOINTS / f"{head.size}.note",
+                        head.sign(self.signer).encode(),
                     )
                 except OSError as error:
                     self._die(error)
@@ -164,7 +165,7 @@ class Log:
     def keep_head(self, size: int, note: str) -> None:
         """Replace the note of a signed head by one with a further signature. Raises AuditError."""
         try:
-            write_whole(self.folder / CHECKPOINTS / f"{size}.note", note)
+            files.replace(self.folder / CHECKPOINTS / f"{size}.note", note.encode())
         except OSError as error:
             raise AuditError(
                 f"a countersigned head cannot be kept in {self.folder}: {error.strerror}; "
@@ -264,7 +265,7 @@ class Log:
         path = self.folder / VERIFIER_KEY
         try:
             if not path.exists():
-                write_whole(path, self.verifier_key + "\n")
+                files.replace(path, f"{self.verifier_key}\n".encode())
             held = path.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise AuditError(f"{path} cannot be written and read back: {error}") from error
@@ -341,7 +342,7 @@ class Log:
                 os.close(self._segment)
             self._segment = following
             self._segment_bytes = os.fstat(self._segment).st_size
-            _flush_folder(path.parent)
+            files.flush_folder(path.parent)
         except OSError as error:
             self._die(error)
 
@@ -386,23 +387,3 @@ def read_heads(folder: Path) -> Iterator[tuple[int, str]]:
             yield size, path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise AuditError(f"log {folder}: a signed head cannot be read: {error}") from error
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace `path`, closed to others, in one step, safe on the disk when this returns. Raises OSError."""
-    draft = path.with_name(f".{path.name}.draft")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    _flush_folder(path.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

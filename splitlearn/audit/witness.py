@@ -19,12 +19,12 @@ from splitlearn.audit.checkpoint import (
     format_verifier_key,
     parse_verifier_key,
 )
-from splitlearn.audit.log import VERIFIER_KEY, Log, write_whole
+from splitlearn.audit.log import VERIFIER_KEY, Log
 from splitlearn.audit.merkle import verify_consistency
 from splitlearn.audit.receipts import Chain, Claim
 from splitlearn.audit.records import Direction, PeerCheckpoint, Receipt
 from splitlearn.errors import AuditError
-from splitlearn.identity import PartyName
+from splitlearn.identity import PartyName, files
 from splitlearn.wire.messages import Offer, Settlement
 
 __all__ = ["PEERS", "Witness"]
@@ -200,8 +200,8 @@ class Witness:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if key is not None and not (self._folder / VERIFIER_KEY).exists():
-                write_whole(self._folder / VERIFIER_KEY, key + "\n")
-            write_whole(self._folder / f"{name}.note", note)
+                files.replace(self._folder / VERIFIER_KEY, f"{key}\n".encode())
+            files.replace(self._folder / f"{name}.note", note.encode())
         except OSError as error:
             raise AuditError(
                 f"a head of {self._peer.uri}'s log cannot be kept in {self._folder}: "

@@ -20,11 +20,13 @@ __all__ = [
     "PRIVATE",
     "PUBLIC",
     "append",
+    "flush_folder",
     "locked",
     "make_folder",
     "mode_of",
     "read",
     "read_private",
+    "replace",
     "write",
 ]
 
@@ -45,6 +47,14 @@ def make_folder(folder: Path) -> Path:
 
 def write(path: Path, data: bytes, *, mode: int = PRIVATE) -> None:
     """Replace `path` by `data` in one step. Raises ManifestError where the disk says no."""
+    try:
+        replace(path, data, mode=mode)
+    except OSError as error:
+        raise ManifestError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def replace(path: Path, data: bytes, *, mode: int = PRIVATE) -> None:
+    """As `write`, and raises OSError itself: for those whose remedy is another."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
@@ -53,11 +63,11 @@ def write(path: Path, data: bytes, *, mode: int = PRIVATE) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-        _flush_folder(path.parent)
-    except OSError as error:
+        flush_folder(path.parent)
+    except OSError:
         with suppress(OSError):
             draft.unlink()
-        raise ManifestError(f"{path} cannot be written: {error.strerror}") from None
+        raise
 
 
 def append(path: Path, data: bytes) -> None:
@@ -117,7 +127,8 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
+    """Have the disk know the names in `folder`. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -46,7 +46,7 @@ def test_files_and_folders_are_closed_to_others(blobs: Blobs, tmp_path: Path) ->
     for path in (tmp_path / RUN_KEY, sealed_path(tmp_path, name), key_path(tmp_path, name)):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "blobs").stat().st_mode) == 0o700
-    assert not list(tmp_path.rglob("*.draft"))
+    assert not list(tmp_path.rglob(".*"))
 
 
 def test_a_run_key_handed_over_opens_a_copy_without_one(blobs: Blobs, tmp_path: Path) -> None:

@@ -275,10 +275,10 @@ class Ordeal:
             clinic, gpuhost = self._start_again(clinic, gpuhost)
             self._examine()
         assert clinic.wait() == 0, clinic.said + gpuhost.said
-        if gpuhost.poll() != 0 and "working with" not in gpuhost.said.splitlines()[-1]:
+        idle = gpuhost.poll() is None and "working with" not in gpuhost.said
+        if idle or gpuhost.poll() == -signal.SIGKILL:
             # It was killed when all was said and done. Once more, so that its log is closed.
-            if gpuhost.poll() is not None:
-                gpuhost = self._both.gpuhost()
+            gpuhost = gpuhost if idle else self._both.gpuhost()
             clinic = self._both.clinic()
         self._both.finish(clinic, gpuhost)
         self._found.runs += 1

@@ -7,7 +7,6 @@ Reads one JSON order a line, answers with one JSON line: {"start": arguments, "f
 "output": file} gives a process number, {"poll": number} its exit code or null.
 """
 
-import gc
 import importlib
 import json
 import os
@@ -37,8 +36,6 @@ def main() -> None:
     for module in _MODULES:
         importlib.import_module(module)
     assert threading.active_count() == 1, "a fork would lose these threads"
-    # Else each fork walks through all of torch when it ends, and copies it on the way.
-    gc.freeze()
     children: dict[int, int | None] = {}
     for line in sys.stdin:
         order = json.loads(line)
@@ -66,7 +63,7 @@ def _poll(children: dict[int, int | None], pid: int) -> int | None:
 
 
 def _become(arguments: Sequence[str], *, folder: Path, output: Path) -> None:
-    """Be `splitlearn ARGUMENTS` from here on; ends by SystemExit as that does."""
+    """Be `splitlearn ARGUMENTS` from here on, and end with its exit code."""
     from parties import cli
 
     os.chdir(folder)
@@ -75,7 +72,15 @@ def _become(arguments: Sequence[str], *, folder: Path, output: Path) -> None:
     for source, target in ((nothing, 0), (written, 1), (written, 2)):
         os.dup2(source, target)
     sys.argv = ["splitlearn", *arguments]
-    cli.main()
+    code: object = 0
+    try:
+        cli.main()
+    except SystemExit as end:
+        code = end.code or 0
+    # At its own end an interpreter would walk through all of torch, and a fork copy it on the way.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 1)
 
 
 def _say(answer: int | None) -> None:
