@@ -66,6 +66,7 @@ weights = {group: trunk_state(trunk, group=group) for group in GROUPS}
 # The offer is the first message, and the only description of the job that leaves the clinic.
 offer = Offer(
     run="example",
+    conversation="0" * 32,  # the engine draws another for each conversation
     job="0" * 64,  # digest of the job file
     salt="1" * 64,  # random in a real run: keys the log's commitments to what was sent
     purpose="train",
@@ -129,7 +130,7 @@ with open_log(CLINIC) as clinic_log, open_log(GPUHOST) as gpuhost_log:
     clinic = TrustedEngine(
         run,
         channel=to_gpuhost,
-        open_gate=lambda session: open_gate(clinic_log, offer, session, rules="demo.toml"),
+        open_gate=lambda told, session: open_gate(clinic_log, told, session, rules="demo.toml"),
         checkpoints=Checkpoints(ROOM / "clinic/checkpoints"),
         observe=print,
     )

@@ -61,6 +61,7 @@ max_run_bytes = 1_048_576
 NONE = BottleneckSpec("none", 0)
 OFFER = Offer(
     run="audit-example",
+    conversation="0" * 32,
     job="0" * 64,
     salt="1" * 64,
     purpose="train",

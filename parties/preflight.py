@@ -107,11 +107,17 @@ def _public_lines(manifest: "Job") -> list[str]:
 
 
 def check_preflight(manifest: "Job") -> None:
-    """Fail closed: where the policy limits leakage, it has to have been measured for this very job."""
+    """Fail closed: where the policy limits leakage, it has to have been measured for this very job.
+
+    A job that the policy forbids anyhow is refused for that first.
+    """
     from parties.exposure import Measured, check_limits
     from splitlearn import policy
 
     rules = policy.load(manifest.policy.file)
+    for verdict in policy.foresee(rules, policy.plan_of_job(manifest)):
+        if verdict.certain and verdict.refusals:
+            raise verdict.refusals[0]
     if rules.leakage is None:
         return
     path = manifest.run.folder / PREFLIGHT

@@ -13,13 +13,24 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # What a reader should find in the output of each.
 SAYS = {
     "01_split_by_hand.py": ["gradients          equal to the bit"],
-    "02_two_parties_in_one_process.py": ["log of clinic: 88 records, clean", "log of gpuhost"],
+    "02_two_parties_in_one_process.py": ["log of clinic: 100 records, clean", "log of gpuhost"],
     "03_load_a_merged_model.py": ["both give the same logits", "transformers alone refuses it"],
     "04_audit_a_log.py": [
         "untouched: exit 0 (clean)",
         "one byte changed: exit 3 (integrity)",
         "put back: exit 0 (clean)",
         "torch was imported: False",
+    ],
+    "05_from_two_logs_to_a_verdict.py": [
+        "1. log of clinic by itself: exit 0 (clean)",
+        "1. log of gpuhost by itself: exit 0 (clean)",
+        "2. both logs together: exit 0 (clean)",
+        "messages are in both logs, 0 are not",
+        "3. one word changed: exit 3 (integrity)",
+        "4. rolled back, by itself: exit 0 (clean)",
+        "4. rolled back, against the peer's: exit 4 (mismatch)",
+        "    fork: ",
+        "5. wrote ",
     ],
 }
 

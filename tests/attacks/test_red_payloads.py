@@ -135,6 +135,25 @@ def ids_in_a_part_of_integers(batch: Rows) -> Attempt:
     return sending(batch, batch.x_ND, "activation.dtypes", codec=Smuggler())
 
 
+def ids_in_doubles(batch: Rows) -> Attempt:
+    class Smuggler(Identity):
+        """The right values, each with room for another beside it."""
+
+        def encode(self, x_ND: Tensor) -> tuple[Part, ...]:
+            return (to_part("x", x_ND.double() + tokens(batch).double().unsqueeze(1) * 1e-12),)
+
+    return sending(batch, batch.x_ND, "activation.dtypes", codec=Smuggler())
+
+
+def ids_in_the_metadata_of_a_container(batch: Rows) -> Attempt:
+    class Smuggler(Identity):
+        def encode(self, x_ND: Tensor) -> tuple[Part, ...]:
+            ids = tokens(batch).to(torch.uint8)
+            return (*super().encode(x_ND), to_part("__metadata__", ids))
+
+    return sending(batch, batch.x_ND, "WireError", codec=Smuggler())
+
+
 def ids_in_the_name_of_a_part(batch: Rows) -> Attempt:
     class Smuggler(Identity):
         def encode(self, x_ND: Tensor) -> tuple[Part, ...]:
@@ -161,6 +180,15 @@ def one_row_more(batch: Rows) -> Attempt:
 def ids_in_the_lengths(batch: Rows) -> Attempt:
     ids = tuple(int(token) for token in batch.private.ids[:, 0])
     return beside(batch, "activation.max_length", "content.lengths", lengths=ids)
+
+
+def one_past_the_vocabulary_in_the_lengths(batch: Rows) -> Attempt:
+    lengths = (30_000, *LENGTHS[1:])
+    return beside(batch, "activation.max_length", "content.lengths", lengths=lengths)
+
+
+def a_negative_id_in_the_lengths(batch: Rows) -> Attempt:
+    return beside(batch, "WireError", "content.lengths", lengths=(-1, *LENGTHS[1:]))
 
 
 def labels_in_the_lengths(batch: Rows) -> Attempt:
@@ -282,10 +310,14 @@ ATTACKS: Sequence[Attack] = (
     labels_behind_a_codec,
     ids_in_an_extra_part,
     ids_in_a_part_of_integers,
+    ids_in_doubles,
+    ids_in_the_metadata_of_a_container,
     ids_in_the_name_of_a_part,
     a_codec_that_declares_what_it_should_not,
     one_row_more,
     ids_in_the_lengths,
+    one_past_the_vocabulary_in_the_lengths,
+    a_negative_id_in_the_lengths,
     labels_in_the_lengths,
     no_lengths,
     an_id_in_the_width,

@@ -6,7 +6,9 @@ dropout, one thread. tests/exactness/test_in_process.py compares gradients stage
 
 import copy
 import itertools
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -17,15 +19,18 @@ from transformers import PreTrainedModel
 
 from splitlearn.audit.log import read_lines
 from splitlearn.audit.records import Payload, decode
-from splitlearn.channel import Listener, connect, pair
+from splitlearn.channel import Channel, Listener, Released, connect, pair
 from splitlearn.engine.plain import evaluate_plain, train_plain
-from splitlearn.roles import Role
+from splitlearn.engine.trusted import TrustedRun
+from splitlearn.roles import Kind, Role
 from splitlearn.split.blueprint import build_trunk
 from splitlearn.split.cut import Bottleneck, Cut
 from splitlearn.split.freeze import Mode, freeze
 from splitlearn.split.merge import merged
 from splitlearn.split.weights import GROUPS, load_weights, trunk_groups
 from splitlearn.tasks.batches import Batch
+from splitlearn.wire import frames
+from splitlearn.wire.frames import Frame
 from tests.federation import make_identity
 from tests.rig import (
     ComputeThread,
@@ -109,12 +114,11 @@ def test_a_frozen_part_is_frozen_on_both_sides(
         assert torch.equal(tensor, found[name]), name
 
 
-def test_over_the_real_channel_the_bits_are_the_same(tmp_path: Path) -> None:
-    model, cut = tiny_model("bert", task="question-answering"), Cut(1, 3)
-    expected, _ = plain(copy.deepcopy(model), cut=cut, mode="full", train_bottom=True)
-    run = trusted_run(model, cut=cut, total=STEPS)
-    trusted = make_identity(tmp_path, "clinic", Role.TRUSTED)
-    compute = make_identity(tmp_path, "gpuhost", Role.COMPUTE)
+@contextmanager
+def over_tls(folder: Path, *, run: str) -> Iterator[tuple[Channel, Channel]]:
+    """The clinic's end of a real channel and gpuhost's."""
+    trusted = make_identity(folder, "clinic", Role.TRUSTED)
+    compute = make_identity(folder, "gpuhost", Role.COMPUTE)
     listener = Listener(
         "127.0.0.1:0",
         identity=compute,
@@ -126,17 +130,25 @@ def test_over_the_real_channel_the_bits_are_the_same(tmp_path: Path) -> None:
             f"127.0.0.1:{listener.port}",
             identity=trusted,
             peer=compute.name,
-            run=run.offer.run,
+            run=run,
             deadline_s=10,
         )
-        thread = ComputeThread(compute_party(tmp_path), listener.accept(timeout_s=10))
+        yield ours, listener.accept(timeout_s=10)
+        ours.close()
+    finally:
+        listener.close()
+
+
+def test_over_the_real_channel_the_bits_are_the_same(tmp_path: Path) -> None:
+    model, cut = tiny_model("bert", task="question-answering"), Cut(1, 3)
+    expected, _ = plain(copy.deepcopy(model), cut=cut, mode="full", train_bottom=True)
+    run = trusted_run(model, cut=cut, total=STEPS)
+    with over_tls(tmp_path, run=run.offer.run) as (ours, theirs):
+        thread = ComputeThread(compute_party(tmp_path), theirs)
         engine = trusted_engine(run, trusted_party(tmp_path), ours)
         engine.train(lambda step: batches(model, step))
         engine.finish()
         thread.join(20)
-        ours.close()
-    finally:
-        listener.close()
     assert thread.error is None
     assert engine.losses == expected
 
@@ -177,48 +189,112 @@ def commits(party_folder: Path) -> list[tuple[str, str]]:
     return [(r.kind, r.commit) for r in out]
 
 
-@pytest.mark.parametrize("codec", ["identity", "int8+zstd"])
-def test_in_features_mode_permuted_labels_give_byte_identical_egress(
-    tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # All else the same: keys of the logs, clock, and the number that a conversation draws.
+@pytest.fixture
+def all_else_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two rooms, 0 and 1, with the same keys of logs, and the same numbers for conversations."""
     monkeypatch.setattr("secrets.token_hex", lambda count: "5" * 2 * count)
-    seen = []
     for shift in (0, 1):
         for party in ("clinic", "gpuhost"):
             (tmp_path / str(shift) / party).mkdir(parents=True)
             (tmp_path / str(shift) / party / "key").write_bytes(party[:1].encode() * 32)
-        model = tiny_model("bert", dropout=0.1)
-        run = trusted_run(
-            model,
-            cut=Cut(1, 3, upper=Bottleneck("sft", 4)),
-            total=STEPS,
-            mode="features",
-            train_bottom=False,
-            codec=codec,
-        )
-        run = replace(run, offer=msgspec.structs.replace(run.offer, salt="ab" * 32))
+    return tmp_path
 
-        def steps(step: int, model: PreTrainedModel = model, shift: int = shift) -> list[Batch]:
-            made = batches(model, step)
-            return [
-                Batch(
-                    inputs=b.inputs,
-                    labels={n: (t + shift) % 3 for n, t in b.labels.items()},
-                    lengths=b.lengths,
-                    items=b.items,
-                )
-                for b in made
-            ]
 
-        result = run_in_memory(
-            tmp_path / str(shift), run, steps=steps, policy="strict.toml", clock=lambda: 1.7e9
-        )
-        seen.append((commits(tmp_path / str(shift) / "clinic"), result.losses))
+def permuted(shift: int, *, codec: str) -> tuple[TrustedRun, Callable[[int], Sequence[Batch]]]:
+    """A run in `features` mode and its batches, each label `shift` classes on."""
+    model = tiny_model("bert", dropout=0.1)
+    run = trusted_run(
+        model,
+        cut=Cut(1, 3, upper=Bottleneck("sft", 4)),
+        total=STEPS,
+        mode="features",
+        train_bottom=False,
+        codec=codec,
+    )
+    run = replace(run, offer=msgspec.structs.replace(run.offer, salt="ab" * 32))
+
+    def steps(step: int) -> list[Batch]:
+        return [
+            replace(b, labels={n: (t + shift) % 3 for n, t in b.labels.items()})
+            for b in batches(model, step)
+        ]
+
+    return run, steps
+
+
+@pytest.mark.parametrize("codec", ["identity", "int8+zstd"])
+def test_in_features_mode_permuted_labels_give_byte_identical_egress(
+    all_else_equal: Path, codec: str
+) -> None:
+    seen = []
+    for shift in (0, 1):
+        run, steps = permuted(shift, codec=codec)
+        room = all_else_equal / str(shift)
+        result = run_in_memory(room, run, steps=steps, policy="strict.toml", clock=lambda: 1.7e9)
+        seen.append((commits(room / "clinic"), result.losses))
     (one, losses), (other, other_losses) = seen
     assert one == other
     assert "settle" in [kind for kind, _ in one]
     assert [kind for kind, _ in one].count("activation") == 2 * STEPS
+    assert losses != other_losses
+
+
+@dataclass
+class Tap:
+    """The far end of a channel, and every byte of a frame that came out of it."""
+
+    inner: Channel
+    heard: list[bytes] = field(default_factory=list)
+
+    @property
+    def peer(self) -> str:
+        return self.inner.peer
+
+    @property
+    def bytes_sent(self) -> int:
+        return self.inner.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        return self.inner.bytes_received
+
+    def send(self, released: Released, *, deadline_s: float) -> None:
+        self.inner.send(released, deadline_s=deadline_s)
+
+    def receive(self, *, timeout_s: float) -> Frame:
+        frame = self.inner.receive(timeout_s=timeout_s)
+        self.heard.append(bytes(frame.raw))
+        return frame
+
+    def close(self, *, reason: str | None = None) -> None:
+        self.inner.close(reason=reason)
+
+
+@pytest.mark.parametrize("codec", ["identity", "int8+zstd"])
+def test_in_features_mode_permuted_labels_give_the_same_bytes_over_the_real_channel(
+    all_else_equal: Path, codec: str
+) -> None:
+    seen = []
+    for shift in (0, 1):
+        run, steps = permuted(shift, codec=codec)
+        room = all_else_equal / str(shift)
+        party = trusted_party(room, policy="strict.toml", clock=lambda: 1.7e9)
+        peer = compute_party(room, clock=lambda: 1.7e9)
+        with over_tls(room, run=run.offer.run) as (ours, theirs):
+            tap = Tap(theirs)
+            thread = ComputeThread(peer, tap)
+            engine = trusted_engine(run, party, ours)
+            engine.train(steps)
+            engine.finish()
+            thread.join(20)
+        assert thread.error is None
+        seen.append((tap.heard, engine.losses))
+    (one, losses), (other, other_losses) = seen
+    assert one == other
+    kinds = [frames.decode(raw).kind for raw in one]
+    assert kinds.count(Kind.ACTIVATION) == 2 * STEPS
+    assert Kind.SETTLE in kinds
+    assert Kind.GRADIENT not in kinds
     assert losses != other_losses
 
 

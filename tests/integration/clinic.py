@@ -12,7 +12,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
 
@@ -29,8 +29,9 @@ from splitlearn.identity import Identity, PartyName
 from splitlearn.roles import Kind, Role
 from splitlearn.wire import frames
 from splitlearn.wire.frames import Frame
-from splitlearn.wire.messages import Accept, Empty
+from splitlearn.wire.messages import Accept, Empty, Offer, Settlement
 from tests.rig import ComputeThread, Party
+from tests.settling import ScriptedLog
 from tests.tiny import VOCABULARY, tiny_model
 
 WIDTH = 32
@@ -204,23 +205,40 @@ def answering(raw_of: Callable[[Frame], bytes | None]) -> Script:
     """Serves until the first activation and answers it with any bytes, or not at all."""
 
     def script(channel: Conversation) -> None:
-        def hear() -> Frame:
+        def heard() -> Frame:
             while True:
                 with contextlib.suppress(PeerRestarted):
                     return channel.receive(timeout_s=WAIT_S)
 
+        def hear() -> Frame:
+            frame = heard()
+            log.hear(frame)
+            return frame
+
         def send(kind: Kind, raw: bytes, seq: int) -> None:
             channel.send(Released(kind=kind, seq=seq, raw=raw), deadline_s=WAIT_S)
 
-        assert hear().kind is Kind.OFFER
+        first = heard()
+        assert isinstance(first.meta, Offer)
+        assert channel.authorised is not None
+        trusted = channel.authorised.name
+        log = ScriptedLog(
+            first.meta, me=replace(trusted, party="gpuhost", role=Role.COMPUTE), peer=trusted
+        )
+        log.hear(first)
         accept = frames.encode(Kind.ACCEPT, seq=1, meta=Accept((), ("layers",), 0))
         send(Kind.ACCEPT, accept, 1)
         while hear().kind is not Kind.RESUME:
             pass
         send(Kind.READY, frames.encode(Kind.READY, seq=2, meta=Empty()), 2)
+        shown = hear().meta
+        assert isinstance(shown, Settlement)
+        settled = frames.encode(Kind.SETTLED, seq=3, meta=log.answer(shown))
+        send(Kind.SETTLED, settled, 3)
+        assert hear().kind is Kind.COUNTERSIGNED
         raw = raw_of(hear())
         if raw is not None:
-            send(Kind.OUTPUT, raw, 3)
+            send(Kind.OUTPUT, raw, 4)
         while True:
             hear()
 

@@ -71,7 +71,7 @@ def rows_of(frame: Frame) -> int:
     return sum(frame.meta.lengths)
 
 
-def reply(frame: Frame, payload: bytes, *, seq: int = 3, kind: Kind = Kind.OUTPUT) -> bytes:
+def reply(frame: Frame, payload: bytes, *, seq: int = 4, kind: Kind = Kind.OUTPUT) -> bytes:
     assert isinstance(frame.meta, StepTensor)
     meta = msgspec.structs.replace(frame.meta, lengths=(), reply_to=frame.seq)
     return frames.encode(kind, seq=seq, meta=meta, payload=payload)
