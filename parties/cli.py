@@ -8,7 +8,7 @@ import sys
 import typer
 from rich.console import Console
 
-from parties import auditor, compute, demo, doctor, federation, link, policy, trusted
+from parties import auditor, compute, demo, doctor, federation, link, plan, policy, trusted
 from splitlearn.errors import SplitLearnError
 
 __all__ = ["app", "main"]
@@ -37,6 +37,7 @@ app.command("request")(federation.request)
 app.command("install")(federation.install)
 app.command("compute")(compute.compute)
 app.command("doctor")(doctor.doctor)
+app.command("plan")(plan.plan)
 app.command("demo")(demo.demo)
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "closed_forms",
     "late_messages",
     "leakage",
+    "one",
     "plan",
     "settings",
 ]

@@ -43,8 +43,10 @@ def timeline(run: Run, *, title: str, step: int = 1) -> str:
     lanes = _lanes(spans)
     height = _TOP + _LANE * len(lanes) + 58
     pieces = [
-        (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
-        'font-family="sans-serif" font-size="12" role="img">'),
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
+            'font-family="sans-serif" font-size="12" role="img">'
+        ),
         f"<title>{escape(title)}</title>",
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text x="{_LEFT}" y="22" font-size="15" font-weight="bold">{escape(title)}</text>',
