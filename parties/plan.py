@@ -146,7 +146,8 @@ def _probed(manifest: "Job") -> "Link":
         console.print(f"looking for {reach.name.dns}", markup=False)
         channel = reach.find(run=manifest.run.name, deadline_s=manifest.run.deadline_s)
         with farewell(channel):
-            link = fit_link(channel.probe)
+            deadline_s = manifest.run.deadline_s
+            link = fit_link(lambda sizes: channel.probe(sizes, deadline_s=deadline_s))
     console.print(
         f"link: {_rate(link.up.bits_per_s)} there, {_rate(link.down.bits_per_s)} back, round trip "
         f"{1e3 * link.round_trip_s:.1f} ms",
