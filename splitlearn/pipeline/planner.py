@@ -91,6 +91,7 @@ def settings(
     """What may stand instead of `given`: cuts that show the peer no earlier state and no gradient
     nearer to the labels, other numbers of micro-batches, windows and codecs. `given` is one of them.
     """
+    yield given
     pieces = sorted({2**k for k in range(7) if 2**k <= min(given.batch, _MOST_PIECES)})
     pieces = sorted({*pieces, given.micro_batches})
     windows = sorted({*_WINDOWS, given.in_flight})
@@ -103,11 +104,13 @@ def settings(
         ]
     for (first, last), m, chosen in product(cuts, pieces, dict.fromkeys([given.codecs, *codecs])):
         # A window of all micro-batches does what any larger one does.
-        useful = [w for w in windows if w < m] + [min([w for w in windows if w >= m], default=16)]
-        for w in useful:
-            yield replace(
+        enough = [w for w in windows if w >= m]
+        for w in [w for w in windows if w < m] + enough[:1]:
+            other = replace(
                 given, first=first, last=last, micro_batches=m, in_flight=w, codecs=chosen
             )
+            if other != given:
+                yield other
 
 
 def plan(

@@ -46,9 +46,9 @@ def test_without_transfers_all_three_are_one(p: int, m: int, f: float, b: float)
     busy_s = m * (f + b)
     alone_s = busy_s / (1 - formulas.bubble(p, m))
     assert formulas.blocking_s(p, m, compute_s=f + b, transfer_s=0) == pytest.approx(alone_s)
-    assert formulas.overlapped_s(
-        p, m, forward_s=f, backward_s=b, transfer_s=0
-    ) == pytest.approx(alone_s)
+    assert formulas.overlapped_s(p, m, forward_s=f, backward_s=b, transfer_s=0) == pytest.approx(
+        alone_s
+    )
 
 
 @given(p=stages, m=pieces, f=seconds, b=seconds, t=seconds)

@@ -1,5 +1,6 @@
 """The simulation against closed forms where they hold, known timetables, and what must always be true."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -83,12 +84,14 @@ def test_nobody_and_no_wire_does_two_things_at_once(c: Chain) -> None:
     found = simulate(c, steps=2)
     for lane in {span.lane for span in found.spans}:
         spans = sorted((s.begin_s, s.end_s) for s in found.spans if s.lane == lane)
-        assert all(a[1] <= b[0] + 1e-9 for a, b in zip(spans, spans[1:], strict=False))
+        assert all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(spans))
 
 
 @given(c=chains)
 def test_one_forward_one_backward_is_as_quick_as_fill_drain_or_nearly(c: Chain) -> None:
-    quick, slow = (simulate(replace(c, order=order), steps=3).step_s for order in ("1f1b", "fill-drain"))
+    quick, slow = (
+        simulate(replace(c, order=order), steps=3).step_s for order in ("1f1b", "fill-drain")
+    )
     # One bottom's backward may be in the way of one top.
     assert quick <= slow + c.bottom_backward_s + c.top_s + 1e-9
 
@@ -180,7 +183,9 @@ def test_a_settlement_costs_a_round_trip_every_so_many_messages() -> None:
 
 def test_a_second_compute_party_is_a_further_stage() -> None:
     one = chain(stages=(StageCosts(2.0, 4.0),))
-    two = replace(one, stages=(StageCosts(1.0, 2.0), StageCosts(1.0, 2.0)), hops=(100,), back_hops=(100,))
+    two = replace(
+        one, stages=(StageCosts(1.0, 2.0), StageCosts(1.0, 2.0)), hops=(100,), back_hops=(100,)
+    )
     whole, halves = simulate(one, steps=1), simulate(two, steps=1)
     assert halves.busy_s("compute 1") == halves.busy_s("compute 2") == whole.busy_s("compute") / 2
     assert halves.ends_s[0] < whole.ends_s[0]
