@@ -137,6 +137,11 @@ def _lengths(data: Data) -> tuple[float, float]:
     )
 
 
+def _clock_s() -> float:
+    """Processor seconds where one thread does the work, so that other programs do not count."""
+    return time.thread_time() if torch.get_num_threads() == 1 else time.perf_counter()
+
+
 @dataclass
 class _Pass:
     """Seconds of one forward and backward, and the rows before the layer that was looked at."""
@@ -161,18 +166,18 @@ def _one_pass(model: PreTrainedModel, made: Batch, *, layer: int) -> _Pass:
     """The model's parts, each with a graph of its own, so that each backward can be timed alone."""
     layers = layers_of(model)
     found, seen = _Pass(), dict[str, tuple[tuple[Tensor, ...], dict[str, object]]]()
-    began_s = time.perf_counter()
+    began_s = _clock_s()
     at: dict[str, float] = {}
 
     def enter(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, object]) -> None:
-        at["embedded"] = time.perf_counter()
+        at["embedded"] = _clock_s()
         seen["first"] = args, kwargs
 
     def look(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, object]) -> None:
         seen["layer"] = args, kwargs
 
     def leave(_: nn.Module, __: tuple[Tensor, ...], output: object) -> object:
-        at["left"] = time.perf_counter()
+        at["left"] = _clock_s()
         h_BTD = _first(output).detach().requires_grad_(True)
         return (h_BTD, *output[1:]) if isinstance(output, tuple) else h_BTD
 
@@ -187,7 +192,7 @@ def _one_pass(model: PreTrainedModel, made: Batch, *, layer: int) -> _Pass:
         for hook in hooks:
             hook.remove()
     output["loss"].backward()
-    found.head_s = time.perf_counter() - at["left"]
+    found.head_s = _clock_s() - at["left"]
     found.embed_s = at["embedded"] - began_s
     embedded_BTD = _hidden(*seen["first"])
     with _timed(found, "embed_backward_s"):
@@ -220,9 +225,9 @@ def _first(output: object) -> Tensor:
 
 @contextmanager
 def _timed(found: _Pass, name: str) -> Iterator[None]:
-    began_s = time.perf_counter()
+    began_s = _clock_s()
     yield
-    setattr(found, name, time.perf_counter() - began_s)
+    setattr(found, name, _clock_s() - began_s)
 
 
 def _update_s(model: PreTrainedModel, *, layer: int, optimiser: OptimiserSpec) -> float:
@@ -234,9 +239,9 @@ def _update_s(model: PreTrainedModel, *, layer: int, optimiser: OptimiserSpec) -
     for _ in range(1 + _ROUNDS):
         for weight in copied.parameters():
             weight.grad = torch.ones_like(weight)
-        began_s = time.perf_counter()
+        began_s = _clock_s()
         stepper.step()
-        seconds.append(time.perf_counter() - began_s)
+        seconds.append(_clock_s() - began_s)
     return statistics.median(seconds[1:])
 
 
@@ -258,9 +263,9 @@ def _codec(name: str, rows_ND: Tensor) -> tuple[float, float, float, float]:
 def _median_s(work: Callable[[], object]) -> float:
     seconds = []
     for _ in range(_ROUNDS):
-        began_s = time.perf_counter()
+        began_s = _clock_s()
         work()
-        seconds.append(time.perf_counter() - began_s)
+        seconds.append(_clock_s() - began_s)
     return statistics.median(seconds)
 
 
@@ -282,7 +287,8 @@ def _message(policy: Policy, batches: Sequence[Batch], *, width: int) -> tuple[f
                 points.setdefault(float(rows_ND.nbytes), []).append(time.perf_counter() - began_s)
         except RefusedError:
             return 0.0, 0.0
-    line = Line.through({size: statistics.median(seconds) for size, seconds in points.items()})
+    # The quickest: waiting for the disk is part of it, other programs are not.
+    line = Line.through({size: min(seconds) for size, seconds in points.items()})
     return line.fixed_s, line.each_s
 
 

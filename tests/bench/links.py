@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import IO
 
@@ -59,7 +60,7 @@ RESULT = ROOT / "out" / "bench" / "links.json"
 BATCH, TOKENS = 32, 64
 CUT = Cut(2, 5)
 PIECES = (2, 4, 8, 16)
-STEPS = 7
+STEPS = 6
 WAIT_S = 240.0
 # Names in the result; the second is what a job has that names no codecs.
 CODECS = {
@@ -98,14 +99,20 @@ class Laps:
     """Seconds from one finished step to the next."""
 
     ends_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, StepDone):
             self.ends_s.append(time.perf_counter())
+            self.cpu_s.append(time.process_time())
 
     @property
-    def median_s(self) -> float:
-        return statistics.median(b - a for a, b in zip(self.ends_s, self.ends_s[1:], strict=False))
+    def medians(self) -> dict[str, float]:
+        """Wall seconds and the trusted party's processor seconds."""
+        return {
+            name: statistics.median(b - a for a, b in pairwise(times))
+            for name, times in (("step_s", self.ends_s), ("trusted_cpu_s", self.cpu_s))
+        }
 
 
 def pin(core: int) -> None:
@@ -217,13 +224,17 @@ def planned(speeds: Speeds, cell: Cell, *, codecs: CodecSpec, pieces: int) -> di
     costed = cost(setting, speeds=speeds, link=Link.of(mbit=cell.mbit, rtt_ms=cell.rtt_ms))
     # Medians of laps do not see the settlement that every few steps has.
     run = simulate(replace(costed.chain, settle_messages=0), steps=STEPS)
-    return {"plan_s": run.step_s, "limit_s": costed.limit_s}
+    return {
+        "plan_s": run.step_s,
+        "limit_s": costed.limit_s,
+        "plan_trusted_s": run.busy_s("trusted"),
+    }
 
 
 def measured(
     folder: Path, party: Party, channel: Channel, *, codecs: CodecSpec, pieces: int, number: int
-) -> float:
-    """Median step of one run over `channel`."""
+) -> dict[str, float]:
+    """Medians of one run's steps over `channel`."""
     laps = Laps()
     run = trusted_run(
         load(), cut=CUT, total=STEPS, every=STEPS, deadline_s=WAIT_S, run=f"run-{number}"
@@ -235,12 +246,11 @@ def measured(
     engine.train(lambda step: batches(pieces, step))
     engine.finish()
     engine.end(None)
-    return laps.median_s
+    return laps.medians
 
 
 def measure_cells(cells: tuple[Cell, ...], *, pieces: tuple[int, ...]) -> dict[str, object]:
     """Every run of every cell, codecs and numbers of micro-batches interleaved within a cell."""
-    speeds = speeds_here()
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -255,6 +265,7 @@ def measure_cells(cells: tuple[Cell, ...], *, pieces: tuple[int, ...]) -> dict[s
             number = 0
             for cell in (LOOPBACK, *cells):  # the first warms up, and brings the weights over
                 warming = number == 0
+                speeds = speeds_here()  # anew, for a machine's speed drifts
                 runs = [(k, m) for m in pieces for k in CODECS][: 1 if warming else None]
                 with emulated(cell, port=port) as dialled:
                     _in(child.stdin).write(f"{len(runs)}\n")
@@ -268,23 +279,29 @@ def measure_cells(cells: tuple[Cell, ...], *, pieces: tuple[int, ...]) -> dict[s
                     )
                     for kind, m in runs:
                         number += 1
-                        step_s = measured(
+                        found = measured(
                             folder, party, channel, codecs=CODECS[kind], pieces=m, number=number
                         )
                         if warming:
                             continue
                         figures = planned(speeds, cell, codecs=CODECS[kind], pieces=m)
-                        row = {**asdict(cell), "codecs": kind, "micro_batches": m}
-                        row |= {"step_s": step_s, **figures}
+                        row: dict[str, object] = {
+                            **asdict(cell),
+                            "codecs": kind,
+                            "micro_batches": m,
+                        }
+                        row |= {**found, **figures}
                         rows.append(row)
                         print(
-                            f"{cell!s:18} {kind:12} m={m:2}: {step_s:7.3f} s, plan "
-                            f"{figures['plan_s']:7.3f}, limit {figures['limit_s']:7.3f}",
+                            f"{cell!s:18} {kind:12} m={m:2}: {found['step_s']:7.3f} s, plan "
+                            f"{figures['plan_s']:7.3f}, limit {figures['limit_s']:7.3f}; trusted "
+                            f"CPU {found['trusted_cpu_s']:6.3f}, plan "
+                            f"{figures['plan_trusted_s']:6.3f}",
                             flush=True,
                         )
                     channel.close()
             _in(child.stdin).close()
-    return {**summary(rows), "targets": TARGETS, "speeds": speeds.model_dump(), "runs": rows}
+    return {**summary(rows), "targets": TARGETS, "runs": rows}
 
 
 def summary(rows: list[dict[str, object]]) -> dict[str, object]:
@@ -323,6 +340,11 @@ def summary(rows: list[dict[str, object]]) -> dict[str, object]:
         "worst_plan_error_of_choice": max(c["plan_error_of_choice"] for c in slow),  # type: ignore[type-var]
         "worst_choice_over_best": max(c["choice_over_best"] for c in slow),  # type: ignore[type-var]
         "share_of_loopback": loopback[0] / link[0] if loopback and link else None,  # type: ignore[operator]
+        # Processor time does not depend on what else the machine does.
+        "worst_cpu_error": max(
+            abs(row["plan_trusted_s"] / row["trusted_cpu_s"] - 1)  # type: ignore[operator]
+            for row in rows
+        ),
         "cells": cells,
     }
 

@@ -189,3 +189,18 @@ def test_closing_a_dead_conversation_takes_no_time(ends: Ends) -> None:
 def test_closing_when_the_loop_is_gone_raises_nothing(ends: Ends) -> None:
     ends[0]._loop.close()
     ends[0].close(reason="too late")
+
+
+def test_the_link_is_probed_from_either_end_beside_the_frames(ends: Ends, message: Message) -> None:
+    for i, end in enumerate(ends):
+        end.send(message(0, size=1000), deadline_s=WAIT_S)
+        times = end.probe([(0, 0), (10_000, 0), (0, 10_000)], deadline_s=WAIT_S)
+        assert times == sorted(times)
+        assert len(times) == 3
+        assert ends[1 - i].receive(timeout_s=WAIT_S).seq == 0
+
+
+def test_a_closed_channel_has_no_link_to_probe(ends: Ends) -> None:
+    ends[0].close()
+    with pytest.raises(ChannelError):
+        ends[0].probe([(0, 0)], deadline_s=WAIT_S)
