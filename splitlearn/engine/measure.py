@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -28,6 +27,7 @@ from splitlearn.engine.prepare import Data, specs
 from splitlearn.errors import RefusedError
 from splitlearn.gate import Gate, Private
 from splitlearn.identity import PartyName
+from splitlearn.identity.party import Keys
 from splitlearn.manifest import Job
 from splitlearn.pipeline.speeds import Line, PartySpeeds, Speeds
 from splitlearn.policy import Policy
@@ -301,7 +301,7 @@ def _gate(policy: Policy, folder: Path, *, width: int) -> Callable[[Tensor, Batc
     session = Session(me=Role.TRUSTED, peer=Role.COMPUTE)
     offer = _offer(width)
     log = Log.open(
-        folder / "log", origin=me.dns, signer=Ed25519PrivateKey.generate(), clock=time.time
+        folder / "log", origin=me.dns, signer=Keys.obtain(folder / "keys").log, clock=time.time
     )
     gate = Gate.open(
         policy,
