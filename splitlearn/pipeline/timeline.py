@@ -7,7 +7,7 @@ from splitlearn.pipeline.simulate import Run, Span
 
 __all__ = ["timeline"]
 
-_WIDTH, _LEFT, _RIGHT, _TOP, _LANE, _BAR = 1000, 150, 20, 56, 34, 24
+_WIDTH, _LEFT, _RIGHT, _TOP, _LANE, _BAR = 1000, 150, 40, 56, 34, 24
 _LEAST_LABEL = 16
 _TICKS = 8
 _COLOURS = {

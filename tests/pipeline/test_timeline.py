@@ -19,7 +19,7 @@ def test_every_span_of_the_step_is_a_bar_inside_the_frame() -> None:
         assert bar is not None
         x, width = float(bar.get("x", "")), float(bar.get("width", ""))
         assert x >= 149.9
-        assert x + width <= 981
+        assert x + width <= 961
     texts = {text.text for text in picture.iter(f"{SVG}text")}
     assert {"trusted", "compute", "bottom forward", "optimiser", "0", "3"} <= texts
 
