@@ -8,7 +8,7 @@ import sys
 import typer
 from rich.console import Console
 
-from parties import auditor, compute, demo, doctor, federation, policy, trusted
+from parties import auditor, compute, demo, doctor, federation, link, plan, policy, trusted
 from splitlearn.errors import SplitLearnError
 
 __all__ = ["app", "main"]
@@ -31,11 +31,13 @@ app.add_typer(federation.app, name="federation")
 app.add_typer(trusted.app, name="trusted")
 app.add_typer(auditor.app, name="audit")
 app.add_typer(policy.app, name="policy")
+app.add_typer(link.app, name="link")
 app.command("join")(federation.join)
 app.command("request")(federation.request)
 app.command("install")(federation.install)
 app.command("compute")(compute.compute)
 app.command("doctor")(doctor.doctor)
+app.command("plan")(plan.plan)
 app.command("demo")(demo.demo)
 
 

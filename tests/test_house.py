@@ -24,6 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"report"}),
     frozenset(
         {"session", "channel", "codecs", "split", "pipeline", "policy", "audit", "tasks", "leakage"}
+        | {"emulator"}
     ),
     frozenset({"identity"}),
     frozenset({"wire", "manifest"}),

@@ -4,7 +4,7 @@ Whoever made it, dialler or listener, puts links under it and decides what follo
 Blocking calls belong to the engine's threads, everything else to the loop.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from splitlearn.channel.base import Released
 from splitlearn.channel.link import FAREWELL_S, Link, Tally
@@ -69,6 +69,18 @@ class Conversation:
     def receive(self, *, timeout_s: float) -> Frame:
         """See `Channel`."""
         return self.mailbox.take(timeout_s=timeout_s)
+
+    def probe(self, sizes: Sequence[tuple[int, int]], *, deadline_s: float) -> list[float]:
+        """Measure the link with zeros beside the frames: for each (there, back) in bytes, up to
+        MAX_ZEROS, the seconds from now until its answer. At most MAX_PROBES at once.
+
+        Raises ChannelError if the link is down or the answers take longer than `deadline_s`.
+        """
+        link = self.link
+        if link is None:
+            raise ChannelError(f"there is no link to {self.peer} to measure")
+        self.mailbox.check()
+        return self._loop.run(link.probe(sizes), timeout_s=deadline_s)
 
     def close(self, *, reason: str | None = None) -> None:
         """See `Channel`."""

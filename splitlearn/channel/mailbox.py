@@ -18,9 +18,9 @@ from splitlearn.wire.frames import Frame
 
 __all__ = ["DEFAULT_WINDOW", "MAX_WINDOW", "Mailbox"]
 
-# Frames that may be under way in one direction, and so be kept for resending: two for each of four
-# micro-batches in flight.
-DEFAULT_WINDOW = 8
+# Frames that may be under way in one direction, and so be kept for resending: two for each of the
+# sixteen micro-batches in flight that a job may ask for.
+DEFAULT_WINDOW = 32
 MAX_WINDOW = 256
 
 

@@ -128,6 +128,8 @@ def prepare(job: Job) -> Prepared:
         every=job.checkpoint.every_steps,
         deadline_s=job.run.deadline_s,
         noise=_noise(job, data),
+        order=job.schedule.order,
+        in_flight=job.schedule.in_flight,
     )
     data = _protected(job, data, secret=bytes.fromhex(claim.labels))
     return Prepared(run=run, data=data, cut=cut, model=local, bases=bases)

@@ -44,7 +44,7 @@ from splitlearn.engine.talk import Talk
 from splitlearn.engine.weights import Inlet, shards
 from splitlearn.errors import SessionError
 from splitlearn.gate import Gate, Private
-from splitlearn.pipeline import Op, fill_drain
+from splitlearn.pipeline import ORDERS, Action, Op
 from splitlearn.roles import Kind, Role
 from splitlearn.session import MAX_UNSETTLED, Session
 from splitlearn.split.freeze import set_training
@@ -58,9 +58,10 @@ Phase = Literal["train", "evaluate"]
 
 __all__ = ["EVALUATION_GROUP", "IN_FLIGHT", "TrustedEngine", "TrustedRun"]
 
-# Activations under way at once: half the channel's window, so that neither party can fill the
-# other's credit with answers while it waits for its own.
-IN_FLIGHT = DEFAULT_WINDOW // 2
+# Activations under way at once, unless the job says otherwise. A job may ask for no more than half
+# the channel's window, so that neither party can fill the other's credit with answers while it waits
+# for its own: as many gradients are under way as activations.
+IN_FLIGHT = DEFAULT_WINDOW // 4
 
 # Heads and receipts are swapped between steps when so many messages or seconds have passed.
 SETTLE_MESSAGES = MAX_UNSETTLED // 2
@@ -77,7 +78,8 @@ class TrustedRun:
     local: the model with a RemoteStage for its trunk; groups: the trunk's weights before training,
     by group name; entrance and exit: columns of what is sent and what comes back; packed: whether
     padding is left out; every: steps between checkpoints; noise: on what labels
-    decide, where the job asks for it.
+    decide, where the job asks for it; order, in_flight: schedule of a step's micro-batches, and
+    activations under way at once.
     """
 
     offer: Offer
@@ -89,6 +91,8 @@ class TrustedRun:
     every: int
     deadline_s: float
     noise: LabelNoise | None = None
+    order: str = "1f1b"
+    in_flight: int = IN_FLIGHT
 
 
 class TrustedEngine:
@@ -253,7 +257,7 @@ class TrustedEngine:
         total = sum(batch.items for batch in batches)
         flights: dict[int, tuple[Flight, Tensor]] = {}
         mean = torch.zeros(())
-        for action in fill_drain(len(batches), in_flight=IN_FLIGHT, backward=back):
+        for action in self._order(len(batches), backward=back):
             i = action.micro_batch
             batch = batches[i]
             # A step is one step: once its last gradient is out the session counts the next one.
@@ -303,7 +307,7 @@ class TrustedEngine:
         with torch.no_grad():
             while group := list(islice(remaining, EVALUATION_GROUP)):
                 flights: dict[int, Flight] = {}
-                for action in fill_drain(len(group), in_flight=IN_FLIGHT, backward=False):
+                for action in self._order(len(group), backward=False):
                     i = action.micro_batch
                     meta = self._meta(group[i], i, len(group), phase="evaluate", step=step)
                     if action.op is Op.BOTTOM:
@@ -371,6 +375,10 @@ class TrustedEngine:
             frame, codec=self._codecs[kind], rows=_rows(batch, meta), width=width
         )
         return unpack(x_ND, lengths=batch.lengths, width=meta.width, packed=meta.packed)
+
+    def _order(self, micro_batches: int, *, backward: bool) -> Iterator[Action]:
+        run = self.run
+        return ORDERS[run.order](micro_batches, in_flight=run.in_flight, backward=backward)
 
     def _meta(self, batch: Batch, i: int, of: int, *, phase: Phase, step: int) -> StepTensor:
         return StepTensor(

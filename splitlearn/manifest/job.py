@@ -95,7 +95,8 @@ class Job(Table):
                 ),
                 "codec": self.codec.model_dump(),
                 "optimiser": self.optimiser.model_dump(),
-                "schedule": self.schedule.model_dump(),
+                # Neither changes a number: a run may be resumed with others.
+                "schedule": self.schedule.model_dump(exclude={"order", "in_flight"}),
                 **({"privacy": privacy} if privacy else {}),
                 **({"canary": self.canary.rate} if self.canary.file else {}),
             }

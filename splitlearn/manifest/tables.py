@@ -161,6 +161,15 @@ class ScheduleTable(Table):
         le=4_096,
         description="a whole number of pieces of a batch, from 1 to batch_size",
     )
+    order: Literal["fill-drain", "1f1b"] = Field(
+        default="1f1b", description="fill-drain or 1f1b; both do the same sums"
+    )
+    in_flight: int = Field(
+        default=8,
+        ge=1,
+        le=16,
+        description="a whole number of pieces under way at once, from 1 to 16; it bounds memory",
+    )
 
 
 class CheckpointTable(Table):

@@ -1,5 +1,24 @@
 """What happens when in a step: the schedule of its micro-batches."""
 
-from splitlearn.pipeline.schedule import Action, Op, fill_drain
+from splitlearn.pipeline.schedule import (
+    ORDERS,
+    Action,
+    Op,
+    fill_drain,
+    one_forward_one_backward,
+)
+from splitlearn.pipeline.simulate import Chain, Pipe, Run, Span, StageCosts, simulate
 
-__all__ = ["Action", "Op", "fill_drain"]
+__all__ = [
+    "ORDERS",
+    "Action",
+    "Chain",
+    "Op",
+    "Pipe",
+    "Run",
+    "Span",
+    "StageCosts",
+    "fill_drain",
+    "one_forward_one_backward",
+    "simulate",
+]

@@ -5,11 +5,11 @@ settings do the same sums in the same order however fast the link is. Chain: the
 the first and the last stage of one worker (U-shape), the compute party answers in order of arrival.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Action", "Op", "fill_drain"]
+__all__ = ["ORDERS", "Action", "Op", "fill_drain", "one_forward_one_backward"]
 
 
 class Op(StrEnum):
@@ -37,6 +37,34 @@ def fill_drain(micro_batches: int, *, in_flight: int, backward: bool) -> Iterato
     >>> [f"{a.op.value}{a.micro_batch}" for a in fill_drain(3, in_flight=2, backward=False)]
     ['bottom0', 'bottom1', 'top0', 'bottom2', 'top1', 'top2']
     """
+    return _actions(micro_batches, in_flight=in_flight, backward=backward, lag=micro_batches)
+
+
+def one_forward_one_backward(
+    micro_batches: int, *, in_flight: int, backward: bool
+) -> Iterator[Action]:
+    """As `fill_drain`, but a bottom's backward is done as soon as it never has to wait for it.
+
+    So no more than 2 * in_flight + 1 graphs of the bottom live, however many micro-batches there are,
+    and the trusted party computes while it would else wait for outputs. A gradient that leaves with
+    activation i + in_flight is answered before that activation, whose output is awaited anyway.
+
+    >>> [f"{a.op.value}{a.micro_batch}" for a in one_forward_one_backward(3, in_flight=1, backward=True)]
+    ... # doctest: +NORMALIZE_WHITESPACE
+    ['bottom0', 'top0', 'bottom1', 'top1', 'bottom2', 'bottom_backward0', 'top2',
+     'bottom_backward1', 'bottom_backward2']
+    """
+    return _actions(micro_batches, in_flight=in_flight, backward=backward, lag=in_flight)
+
+
+ORDERS: Mapping[str, Callable[..., Iterator[Action]]] = {
+    "fill-drain": fill_drain,
+    "1f1b": one_forward_one_backward,
+}
+
+
+def _actions(micro_batches: int, *, in_flight: int, backward: bool, lag: int) -> Iterator[Action]:
+    """lag: by how many tops a bottom's backward comes after its own."""
     if in_flight < 1:
         raise ValueError(f"in_flight is {in_flight}; expected 1 or more")
     for i in range(min(in_flight, micro_batches)):
@@ -45,6 +73,8 @@ def fill_drain(micro_batches: int, *, in_flight: int, backward: bool) -> Iterato
         yield Action(Op.TOP, i)
         if i + in_flight < micro_batches:
             yield Action(Op.BOTTOM, i + in_flight)
+        if backward and i >= lag:
+            yield Action(Op.BOTTOM_BACKWARD, i - lag)
     if backward:
-        for i in range(micro_batches):
+        for i in range(max(0, micro_batches - lag), micro_batches):
             yield Action(Op.BOTTOM_BACKWARD, i)

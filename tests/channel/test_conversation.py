@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from splitlearn.channel import Conversation, Released
+from splitlearn.channel.mailbox import DEFAULT_WINDOW
 from splitlearn.errors import ChannelError, PeerError
 
 Message = Callable[..., Released]
@@ -53,14 +54,14 @@ def test_every_byte_of_a_frame_is_counted_on_both_sides(ends: Ends, message: Mes
 
 
 def test_credit_stops_a_sender_whose_peer_takes_nothing(ends: Ends, message: Message) -> None:
-    for seq in range(8):
+    for seq in range(DEFAULT_WINDOW):
         ends[0].send(message(seq), deadline_s=WAIT_S)
-    with pytest.raises(ChannelError, match="took none of 8 frames"):
-        ends[0].send(message(8), deadline_s=0.05)
-    for seq in range(8):
+    with pytest.raises(ChannelError, match=f"took none of {DEFAULT_WINDOW} frames"):
+        ends[0].send(message(DEFAULT_WINDOW), deadline_s=0.05)
+    for seq in range(DEFAULT_WINDOW):
         assert ends[1].receive(timeout_s=WAIT_S).seq == seq
-    ends[0].send(message(8), deadline_s=WAIT_S)
-    assert ends[1].receive(timeout_s=WAIT_S).seq == 8
+    ends[0].send(message(DEFAULT_WINDOW), deadline_s=WAIT_S)
+    assert ends[1].receive(timeout_s=WAIT_S).seq == DEFAULT_WINDOW
 
 
 def test_a_silent_peer_is_a_channel_error_at_the_deadline_that_names_it(ends: Ends) -> None:
@@ -188,3 +189,18 @@ def test_closing_a_dead_conversation_takes_no_time(ends: Ends) -> None:
 def test_closing_when_the_loop_is_gone_raises_nothing(ends: Ends) -> None:
     ends[0]._loop.close()
     ends[0].close(reason="too late")
+
+
+def test_the_link_is_probed_from_either_end_beside_the_frames(ends: Ends, message: Message) -> None:
+    for i, end in enumerate(ends):
+        end.send(message(0, size=1000), deadline_s=WAIT_S)
+        times = end.probe([(0, 0), (10_000, 0), (0, 10_000)], deadline_s=WAIT_S)
+        assert times == sorted(times)
+        assert len(times) == 3
+        assert ends[1 - i].receive(timeout_s=WAIT_S).seq == 0
+
+
+def test_a_closed_channel_has_no_link_to_probe(ends: Ends) -> None:
+    ends[0].close()
+    with pytest.raises(ChannelError):
+        ends[0].probe([(0, 0)], deadline_s=WAIT_S)

@@ -255,3 +255,54 @@ def test_a_control_stream_that_does_not_come_ends_the_link(
             await stage.ended()
 
     asyncio.run(run())
+
+
+def test_a_probe_is_answered_with_as_many_zeros_as_it_wants() -> None:
+    async def scene(stage: Stage) -> None:
+        assert await stage.said() == control.Ack(0)
+        stage.control.peer.put_nowait(control.encode(control.Probe(7, 5, bytes(3))))
+        assert await stage.said() == control.Probed(7, bytes(5))
+
+    play(scene)
+
+
+def test_probes_go_out_back_to_back_and_their_answers_have_times() -> None:
+    async def scene(stage: Stage) -> None:
+        assert await stage.said() == control.Ack(0)
+        probing = asyncio.create_task(stage.link.probe([(2, 1), (0, 0)]))
+        assert await stage.said() == control.Probe(0, 1, bytes(2))
+        assert await stage.said() == control.Probe(1, 0, b"")
+        for answer in (control.Probed(0, bytes(1)), control.Probed(1, b"")):
+            stage.control.peer.put_nowait(control.encode(answer))
+        times = await asyncio.wait_for(probing, WAIT_S)
+        assert 0 <= times[0] <= times[1]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("answers", [[], [control.Probe(0, 1, b"")]])
+def test_an_answer_to_no_probe_breaks_the_rules(answers: list[control.Control]) -> None:
+    async def scene(stage: Stage) -> None:
+        assert await stage.said() == control.Ack(0)
+        probing = [asyncio.create_task(stage.link.probe([(0, a.wanted)])) for a in answers]
+        for _ in answers:
+            await stage.said()
+        stage.control.peer.put_nowait(control.encode(control.Probed(0, b"")))
+        with pytest.raises(PeerError, match="a probe that was not sent"):
+            await stage.ended()
+        for task in probing:
+            task.cancel()
+        await asyncio.gather(*probing, return_exceptions=True)
+
+    play(scene)
+
+
+def test_a_peer_that_probes_and_never_listens_is_sent_away() -> None:
+    async def scene(stage: Stage) -> None:
+        assert await stage.said() == control.Ack(0)
+        for i in range(link.MAX_PROBES + 1):
+            stage.control.peer.put_nowait(control.encode(control.Probe(i, 0, b"")))
+        with pytest.raises(PeerError, match="does not take the answers"):
+            await stage.ended()
+
+    play(scene)

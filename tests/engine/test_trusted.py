@@ -88,7 +88,7 @@ def test_many_micro_batches_neither_deadlock_nor_change_a_number(
     assert len(result.engine.step_s) == 2
 
 
-@pytest.mark.parametrize("window", [IN_FLIGHT, 2 * IN_FLIGHT])
+@pytest.mark.parametrize("window", [2 * IN_FLIGHT, 3 * IN_FLIGHT])
 def test_a_channel_of_half_the_usual_window_does_not_deadlock_either(
     tmp_path: Path, window: int
 ) -> None:
@@ -97,7 +97,7 @@ def test_a_channel_of_half_the_usual_window_does_not_deadlock_either(
     run = trusted_run(model, cut=CUT, total=1)
     ComputeThread(compute_party(tmp_path), theirs)
     engine = trusted_engine(run, trusted_party(tmp_path), ours)
-    engine.train(stream(model, micro=20, rows=1))
+    engine.train(stream(model, micro=4 * IN_FLIGHT, rows=1))
     engine.finish()
     assert len(engine.losses) == 1
 

@@ -113,6 +113,8 @@ def test_what_is_possible_is_read(tmp_path: Path, changes: dict[str, Any]) -> No
             {"cut": {"lower": {**SFT, "public_text": "public.txt"}}},
             "cut.lower.public_text has a use",
         ),
+        ({"schedule": {"in_flight": 17}}, "schedule.in_flight is 17"),
+        ({"schedule": {"order": "random"}}, 'schedule.order is "random"'),
         ({"schedule": {"micro_batches": 33}}, "schedule.micro_batches is 33, more than the 32"),
         (
             {"schedule": {"steps": 3}},
@@ -204,6 +206,7 @@ INDIFFERENT: list[dict[str, Any]] = [
     {"peer": {"party": "others", "dial": "10.0.0.1:1"}},
     {"checkpoint": {"every_steps": 7}},
     {"privacy": {"delta": 1e-6}},
+    {"schedule": {"order": "fill-drain", "in_flight": 1}},
     {"model": {"labels": ["bad", "good"]}},
     {"data": {"train": "dev.tsv", "text": "review"}},
 ]

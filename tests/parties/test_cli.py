@@ -58,7 +58,7 @@ def test_the_tree_has_all_its_commands() -> None:
         *(f"audit {verb}" for verb in ("report", "export", "attack")),
         *(f"federation {verb}" for verb in ("create", "serve", "invite", "approve", "revoke")),
         *(f"policy {verb}" for verb in ("list", "show", "check", "explain")),
-        *("join", "request", "install", "doctor", "demo"),
+        *("join", "request", "install", "doctor", "demo", "plan", "link emulate"),
     }
 
 
@@ -74,7 +74,9 @@ def test_every_help_teaches_by_example(
     assert any(line.startswith(command) or f": {command}" in line for line in lines)
 
 
-@pytest.mark.parametrize("words", [(), ("trusted",), ("federation",), ("audit",), ("policy",)])
+@pytest.mark.parametrize(
+    "words", [(), ("trusted",), ("federation",), ("audit",), ("policy",), ("link",)]
+)
 def test_a_group_without_a_command_shows_its_help(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:

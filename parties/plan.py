@@ -1,0 +1,357 @@
+"""Before a run: how long will a step take over this link, and which setting would take less?"""
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from splitlearn.errors import ManifestError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from splitlearn.manifest import Job
+    from splitlearn.pipeline.costs import Link, Setting
+    from splitlearn.pipeline.planner import Plan, Wanted
+    from splitlearn.pipeline.speeds import Speeds
+
+__all__ = ["parse_link", "plan"]
+
+
+def plan(  # noqa: PLR0913, PLR0917 - options, each by its name
+    job: Annotated[Path, typer.Argument(help="The job file, as in README.md.")] = Path("job.toml"),
+    link: Annotated[
+        str | None,
+        typer.Option(help="As 100mbit/20ms (round trip), or 20mbit,100mbit/20ms (there, back)."),
+    ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Measure the link to the job's peer, which has to run."),
+    ] = False,
+    speeds: Annotated[
+        Path | None,
+        typer.Option(help="Speeds of both parties; without: measured here, with torch."),
+    ] = None,
+    save_speeds: Annotated[
+        Path | None, typer.Option(help="Write what was measured here to this file.")
+    ] = None,
+    peer_factor: Annotated[
+        float, typer.Option(min=0.001, help="So many times as fast as here is the peer.")
+    ] = 1.0,
+    step_s: Annotated[
+        float | None, typer.Option(min=0, help="Least error and bytes with steps this short.")
+    ] = None,
+    step_mb: Annotated[
+        float | None, typer.Option(min=0, help="No more megabytes a step, both ways together.")
+    ] = None,
+    error: Annotated[
+        float | None,
+        typer.Option(min=0, help="No larger relative error of a codec; without: the job's own."),
+    ] = None,
+    keep_cuts: Annotated[bool, typer.Option("--keep-cuts", help="Leave the cuts alone.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    svg: Annotated[
+        Path | None, typer.Option(help="Draw a step of the plan into this file.")
+    ] = None,
+    threads: Annotated[
+        int, typer.Option(min=0, help="Processor threads; 0: as many as there are.")
+    ] = 0,
+) -> None:
+    """Say how long a step of this job will take, and find the setting that is fastest.
+
+    Simulates the schedule that a run has, over cuts, numbers of micro-batches, windows and codecs.
+    Only cuts that show the peer no earlier layer and no gradient nearer to the labels are tried.
+
+    \b
+    Examples:
+        splitlearn plan job.toml --link 100mbit/20ms
+        splitlearn plan job.toml --measure --svg timeline.svg
+        splitlearn plan job.toml --link 50mbit/80ms --speeds speeds.toml --step-mb 2 --json
+
+    Nothing of the job is sent. With --link and --speeds no torch is needed.
+    """
+    from parties.console import interruptible
+
+    if (link is None) == (not measure):
+        raise ManifestError("plan takes --link RATE/ROUNDTRIP, or --measure, and not both")
+    with interruptible("nothing was changed"):
+        from splitlearn.manifest import load_job
+
+        manifest = load_job(job)
+        wire = parse_link(link) if link is not None else _probed(manifest)
+        found = _speeds(manifest, speeds, threads=threads)
+        if save_speeds is not None:
+            from splitlearn.pipeline.speeds import write_speeds
+
+            save_speeds.write_text(write_speeds(found), encoding="utf-8")
+        if peer_factor != 1.0:
+            found = _faster(found, peer_factor)
+        _report(
+            manifest,
+            found,
+            wire,
+            wanted=_wanted(manifest, found, step_s=step_s, step_mb=step_mb, error=error),
+            move_cuts=not keep_cuts,
+            as_json=as_json,
+            svg=svg,
+        )
+
+
+_RATE = r"(?P<{0}>[0-9]+(?:\.[0-9]+)?)(?P<{0}_unit>kbit|mbit|gbit)"
+_LINK = re.compile(
+    rf"{_RATE.format('there')}(?:,{_RATE.format('back')})?/(?P<ms>[0-9]+(?:\.[0-9]+)?)ms",
+    re.IGNORECASE,
+)
+_MBIT = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}
+
+
+def parse_link(text: str) -> "Link":
+    """A link as a user writes it.
+
+    >>> parse_link("100mbit/20ms").down.bits_per_s
+    100000000.0
+    """
+    from splitlearn.pipeline.costs import Link
+
+    match = _LINK.fullmatch(text)
+    rates = (
+        []
+        if match is None
+        else [
+            float(match[name]) * _MBIT[match[f"{name}_unit"].lower()]
+            for name in ("there", "back")
+            if match[name]
+        ]
+    )
+    if match is None or not all(rates):
+        raise ManifestError(
+            f"--link is {text!r}; it takes a rate and a round trip, as 100mbit/20ms, or two rates, "
+            "there and back, as 20mbit,100mbit/20ms"
+        )
+    return Link.of(mbit=rates[0], rtt_ms=float(match["ms"]), mbit_back=rates[-1])
+
+
+def _probed(manifest: "Job") -> "Link":
+    from parties.console import console
+    from parties.reach import Reach, farewell
+    from splitlearn.identity import Identity
+    from splitlearn.pipeline.probe import fit_link
+    from splitlearn.roles import Role
+
+    identity = Identity.load(manifest.identity.folder)
+    with Reach(identity, peer=manifest.peer, role=Role.COMPUTE) as reach:
+        console.print(f"looking for {reach.name.dns}", markup=False)
+        channel = reach.find(run=manifest.run.name, deadline_s=manifest.run.deadline_s)
+        with farewell(channel):
+            deadline_s = manifest.run.deadline_s
+            link = fit_link(lambda sizes: channel.probe(sizes, deadline_s=deadline_s))
+    console.print(
+        f"link: {_rate(link.up.bits_per_s)} there, {_rate(link.down.bits_per_s)} back, round trip "
+        f"{1e3 * link.round_trip_s:.1f} ms",
+        markup=False,
+    )
+    return link
+
+
+def _speeds(manifest: "Job", path: Path | None, *, threads: int) -> "Speeds":
+    if path is not None:
+        from splitlearn.pipeline.speeds import load_speeds
+
+        return load_speeds(path)
+    from parties.console import console
+    from splitlearn import policy
+    from splitlearn.codecs import NAMES
+    from splitlearn.engine.measure import measure_job
+    from splitlearn.engine.prepare import unsplit
+    from splitlearn.engine.threads import use_threads
+
+    use_threads(threads)
+    console.print("measuring the model on this machine", markup=False)
+    data, model = unsplit(manifest)
+    rules = policy.load(manifest.policy.file)
+    return measure_job(manifest, data, model, policy=rules, codecs=NAMES)
+
+
+def _faster(speeds: "Speeds", factor: float) -> "Speeds":
+    """The same, with a peer so many times as fast as the file or this machine says."""
+
+    def scaled(value: float | tuple[float, ...]) -> float | tuple[float, ...]:
+        return tuple(x / factor for x in value) if isinstance(value, tuple) else value / factor
+
+    peer = {key: scaled(value) for key, value in speeds.peer.model_dump().items()}
+    return speeds.model_copy(update={"compute": speeds.peer.model_copy(update=peer)})
+
+
+def _setting(manifest: "Job", speeds: "Speeds") -> "Setting":
+    from splitlearn.pipeline.costs import Setting
+
+    cut, codec, schedule = manifest.cut, manifest.codec, manifest.schedule
+    first, last = manifest.trunk(layers=speeds.layers)
+    codecs = (codec.activation, codec.output, codec.gradient, codec.input_gradient)
+    for name in codecs:
+        if speeds.codec(name) is None:
+            raise ManifestError(
+                f"the speeds have no figures of codec {name}, which {manifest.file} names; measure "
+                "them again with splitlearn plan --save-speeds"
+            )
+    return Setting(
+        batch=schedule.batch_size,
+        first=first,
+        last=last,
+        micro_batches=schedule.micro_batches,
+        in_flight=schedule.in_flight,
+        order=schedule.order,
+        codecs=codecs,
+        gradients=cut.mode == "full",
+        returns=cut.mode == "full" and cut.train_bottom,
+        lower=cut.lower.rank,
+        upper=cut.upper.rank,
+    )
+
+
+def _wanted(
+    manifest: "Job",
+    speeds: "Speeds",
+    *,
+    step_s: float | None,
+    step_mb: float | None,
+    error: float | None,
+) -> "Wanted":
+    from splitlearn.pipeline.planner import Wanted
+
+    if error is None:
+        given = _setting(manifest, speeds)
+        used = given.codecs if given.returns else given.codecs[: 3 if given.gradients else 2]
+        error = max(found.error for name in used if (found := speeds.codec(name)) is not None)
+    return Wanted(
+        step_s=step_s, step_bytes=None if step_mb is None else round(1e6 * step_mb), error=error
+    )
+
+
+def _report(
+    manifest: "Job",
+    speeds: "Speeds",
+    link: "Link",
+    *,
+    wanted: "Wanted",
+    move_cuts: bool,
+    as_json: bool,
+    svg: Path | None,
+) -> None:
+    from rich.console import Console
+
+    from splitlearn.pipeline.planner import late_messages, one, settings
+    from splitlearn.pipeline.planner import plan as search
+    from splitlearn.pipeline.timeline import timeline
+
+    given = one(_setting(manifest, speeds), speeds=speeds, link=link)
+    pairs = [(a, a, g, g) for a in speeds.codecs for g in speeds.codecs]
+    best, simulated = search(
+        settings(given.setting, layers=speeds.layers, codecs=pairs, move_cuts=move_cuts),
+        speeds=speeds,
+        link=link,
+        wanted=wanted,
+    )
+    late = late_messages(given.costed.chain, deadline_s=manifest.run.deadline_s)
+    if svg is not None:
+        shown = best or given
+        title = f"{manifest.run.name}: a step of {shown.step_s:.3g} s, simulated"
+        svg.write_text(timeline(shown.run, title=title), encoding="utf-8")
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    "link": asdict(link),
+                    "wanted": asdict(wanted),
+                    "job": _figures(given, speeds),
+                    "plan": None if best is None else _figures(best, speeds),
+                    "simulated": simulated,
+                    "warnings": late,
+                },
+                indent=2,
+            )
+        )
+    else:
+        screen = Console(soft_wrap=True, highlight=False, emoji=False)
+        screen.print(_table(given, best, speeds))
+        if best is None:
+            screen.print("no setting keeps what is wanted", markup=False)
+        screen.print(_closed(best or given), markup=False)
+        screen.print(
+            "the class of leakage is a guess from cut and rank; splitlearn trusted preflight "
+            f"{manifest.file} measures it",
+            markup=False,
+        )
+    for said in late:
+        typer.echo(f"warning: {said}", err=True)
+
+
+def _figures(found: "Plan", speeds: "Speeds") -> dict[str, Any]:
+    from splitlearn.pipeline.planner import closed_forms, leakage
+
+    costed = found.costed
+    return {
+        "setting": asdict(found.setting),
+        "step_s": found.step_s,
+        "limit_s": costed.limit_s,
+        "up_bytes": costed.up,
+        "down_bytes": costed.down,
+        "largest_message_bytes": costed.largest,
+        "error": costed.error,
+        "leakage": asdict(leakage(found.setting, width=speeds.width)),
+        "closed_forms": asdict(closed_forms(costed.chain)),
+        "busy_s": {
+            lane: found.run.busy_s(lane) for lane in sorted({span.lane for span in found.run.spans})
+        },
+    }
+
+
+def _table(given: "Plan", best: "Plan | None", speeds: "Speeds") -> "Table":
+    from rich.table import Table
+
+    plans = [given] if best is None else [given, best]
+    table = Table("", "the job as it is", *(["the plan"] if best is not None else []), box=None)
+    rows = [_column(found, speeds) for found in plans]
+    for name in rows[0]:
+        table.add_row(name, *(row[name] for row in rows))
+    return table
+
+
+def _column(found: "Plan", speeds: "Speeds") -> dict[str, str]:
+    from parties.console import size
+    from splitlearn.pipeline.planner import leakage
+
+    setting, costed = found.setting, found.costed
+    class_ = leakage(setting, width=speeds.width)
+    kinds = ("activation", "output", "gradient", "input_gradient")
+    used = 4 if setting.returns else 3 if setting.gradients else 2
+    return {
+        "trunk": f"layers [{setting.first}, {setting.last}) of {speeds.layers}",
+        "micro_batches": str(setting.micro_batches),
+        "in_flight": str(setting.in_flight),
+        "order": setting.order,
+        **dict(zip(kinds[:used], setting.codecs, strict=False)),
+        "step, simulated": f"{found.step_s:.3g} s",
+        "no schedule under": f"{costed.limit_s:.3g} s",
+        "sent, received": f"{size(costed.up)}, {size(costed.down)}",
+        "error of codecs": f"{costed.error:.2g}",
+        "text": class_.text,
+        "labels": class_.labels,
+    }
+
+
+def _closed(found: "Plan") -> str:
+    from splitlearn.pipeline.planner import closed_forms
+
+    closed = closed_forms(found.costed.chain)
+    return (
+        f"closed forms, three equal stages: {closed.alone_s:.3g} s with free transfers, "
+        f"{closed.blocking_s:.3g} s with blocking ones, {closed.overlapped_s:.3g} s overlapped"
+    )
+
+
+def _rate(bits_per_s: float | None) -> str:
+    return "no limit" if bits_per_s is None else f"{bits_per_s / 1e6:.1f} Mbit/s"

@@ -1,0 +1,224 @@
+"""Which setting of a job is fastest within what is wanted of it?
+
+Every setting gets its lower bound; then they are simulated in the order of their bounds until no
+bound left is below the best simulated step, so that the best is found without simulating all.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from splitlearn.pipeline.costs import Costed, Link, Setting, cost
+from splitlearn.pipeline.formulas import blocking_s, overlapped_s
+from splitlearn.pipeline.simulate import Chain, Run, simulate
+from splitlearn.pipeline.speeds import Speeds
+
+__all__ = [
+    "Closed",
+    "Leakage",
+    "Plan",
+    "Wanted",
+    "closed_forms",
+    "late_messages",
+    "leakage",
+    "one",
+    "plan",
+    "settings",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a plan has to keep; None asks for nothing. error: largest relative error of a codec."""
+
+    step_s: float | None = None
+    step_bytes: int | None = None
+    error: float | None = None
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """A coarse guess at what a compute party that owns the public model could read; no measurement."""
+
+    text: str
+    labels: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A setting with its figures. run: the simulation."""
+
+    setting: Setting
+    costed: Costed
+    run: Run
+
+    @property
+    def step_s(self) -> float:
+        return self.run.step_s
+
+    @property
+    def step_bytes(self) -> int:
+        return self.costed.up + self.costed.down
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The closed forms of a chain taken for three equal stages (bottom, trunk, top), each alone.
+
+    alone_s: transfers cost nothing. blocking_s: sends block. overlapped_s: they do not. They know
+    nothing of a worker that is two stages, of windows, or of unlike stages.
+    """
+
+    alone_s: float
+    blocking_s: float
+    overlapped_s: float
+
+
+# Steps simulated for a figure: the first finds everybody idle, and settlements come every few.
+_STEPS = 6
+# The most examples a micro-batch need not have: a smaller one wastes a layer's fixed cost.
+_MOST_PIECES = 64
+_WINDOWS = (2, 4, 8, 16)
+
+
+def settings(
+    given: Setting,
+    *,
+    layers: int,
+    codecs: Sequence[tuple[str, str, str, str]],
+    move_cuts: bool = True,
+) -> Iterator[Setting]:
+    """What may stand instead of `given`: cuts that show the peer no earlier state and no gradient
+    nearer to the labels, other numbers of micro-batches, windows and codecs. `given` is one of them.
+    """
+    yield given
+    pieces = sorted({2**k for k in range(7) if 2**k <= min(given.batch, _MOST_PIECES)})
+    pieces = sorted({*pieces, given.micro_batches})
+    windows = sorted({*_WINDOWS, given.in_flight})
+    cuts = [(given.first, given.last)]
+    if move_cuts:
+        cuts = [
+            (first, last)
+            for first in range(given.first, layers)
+            for last in range(first + 1, given.last + 1)
+        ]
+    for (first, last), m, chosen in product(cuts, pieces, dict.fromkeys([given.codecs, *codecs])):
+        # A window of all micro-batches does what any larger one does.
+        enough = [w for w in windows if w >= m]
+        for w in [w for w in windows if w < m] + enough[:1]:
+            other = replace(
+                given, first=first, last=last, micro_batches=m, in_flight=w, codecs=chosen
+            )
+            if other != given:
+                yield other
+
+
+def plan(
+    candidates: Iterator[Setting], *, speeds: Speeds, link: Link, wanted: Wanted
+) -> tuple[Plan | None, int]:
+    """The fastest setting that keeps what is wanted, and how many were simulated.
+
+    With a wanted step time the one with the smallest error and then the fewest bytes that meets it.
+    None if there is none.
+    """
+    costed = [(setting, cost(setting, speeds=speeds, link=link)) for setting in candidates]
+    kept = [pair for pair in costed if _kept(pair[1], wanted)]
+    if wanted.step_s is None:
+        kept.sort(key=lambda pair: (pair[1].limit_s, pair[1].up + pair[1].down))
+    else:
+        kept.sort(key=lambda pair: (pair[1].error, pair[1].up + pair[1].down, pair[1].limit_s))
+    best: Plan | None = None
+    simulated = 0
+    for setting, figures in kept:
+        if wanted.step_s is None and best is not None and figures.limit_s >= best.step_s:
+            break
+        if wanted.step_s is not None and figures.limit_s > wanted.step_s:
+            continue
+        found = Plan(setting, figures, simulate(figures.chain, steps=_STEPS))
+        simulated += 1
+        if wanted.step_s is not None and found.step_s <= wanted.step_s:
+            return found, simulated
+        if wanted.step_s is None and (best is None or found.step_s < best.step_s):
+            best = found
+    return best, simulated
+
+
+def one(setting: Setting, *, speeds: Speeds, link: Link) -> Plan:
+    """The plan of a setting as it is."""
+    figures = cost(setting, speeds=speeds, link=link)
+    return Plan(setting, figures, simulate(figures.chain, steps=_STEPS))
+
+
+def _kept(figures: Costed, wanted: Wanted) -> bool:
+    if wanted.step_bytes is not None and figures.up + figures.down > wanted.step_bytes:
+        return False
+    return wanted.error is None or figures.error <= wanted.error
+
+
+def closed_forms(chain: Chain) -> Closed:
+    """The three closed forms beside a chain's simulation."""
+    m, stage = chain.micro_batches, chain.stages[0]
+    forward_s = (chain.bottom_s + stage.forward_s + chain.top_s) / 3
+    backward_s = (stage.backward_s + chain.bottom_backward_s) / 3
+    sizes = [chain.activation, chain.output, chain.gradient or 0, chain.input_gradient or 0]
+    seconds = [
+        pipe.sending_s(size) + pipe.delay_s
+        for pipe, size in zip((chain.up, chain.down, chain.up, chain.down), sizes, strict=True)
+        if size
+    ]
+    transfer_s = sum(seconds) / len(seconds)
+    compute_s = forward_s + backward_s
+    return Closed(
+        alone_s=(m + 2) * compute_s,
+        blocking_s=blocking_s(3, m, compute_s=compute_s, transfer_s=transfer_s),
+        overlapped_s=overlapped_s(
+            3, m, forward_s=forward_s, backward_s=backward_s, transfer_s=transfer_s
+        ),
+    )
+
+
+# Of the width: a cut no wider than this keeps only some tokens from being read.
+_NARROW_SHARE = 1 / 8
+
+
+def leakage(setting: Setting, *, width: int) -> Leakage:
+    """The class a setting is in, from cut and rank alone."""
+    columns = setting.lower or width
+    if columns > width * _NARROW_SHARE:
+        text = f"open: {columns} of {width} columns travel; take the text for readable"
+    else:
+        text = f"narrowed: {columns} of {width} columns travel; fewer tokens can be read, not none"
+    labels = "no gradient leaves"
+    if setting.gradients:
+        labels = "gradients leave; labels can be told from them where nothing protects them"
+    return Leakage(text=text, labels=labels)
+
+
+def late_messages(chain: Chain, *, deadline_s: float) -> list[str]:
+    """A sentence for each kind of message that cannot meet the deadline, alone on an idle link.
+
+    A party waits so long for one answer: the way there, the peer's work, the way back.
+    """
+    stage = chain.stages[0]
+    waits = [
+        ("an output", chain.activation, stage.forward_s, chain.output),
+        ("an input gradient", chain.gradient, stage.backward_s, chain.input_gradient),
+    ]
+    found = []
+    for what, up, work_s, down in waits:
+        if up is None or down is None:
+            continue
+        takes_s = (
+            chain.up.sending_s(up)
+            + chain.up.delay_s
+            + work_s
+            + chain.down.sending_s(down)
+            + chain.down.delay_s
+        )
+        if takes_s > deadline_s:
+            found.append(
+                f"{what} takes {takes_s:.3g} s from its sending on and run.deadline_s is "
+                f"{deadline_s:g}; raise schedule.micro_batches or run.deadline_s, or take a codec "
+                "that sends less"
+            )
+    return found

@@ -1,0 +1,84 @@
+"""Memory of a step is bounded by the window: live graphs are counted over 4 and over 64 micro-batches."""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from splitlearn.engine import trusted
+from splitlearn.split.cut import Cut
+from splitlearn.split.stage import Trunk
+from tests.rig import batch_of, run_in_memory, trusted_run
+from tests.tiny import tiny_batch, tiny_model
+
+
+@dataclass
+class Alive:
+    """How many of the tensors that it was shown are still there, and the most there were at once."""
+
+    seen: list[weakref.ref[Tensor]] = field(default_factory=list)
+    most: int = 0
+
+    def show(self, tensor: Tensor) -> None:
+        self.seen = [ref for ref in self.seen if ref() is not None] + [weakref.ref(tensor)]
+        self.most = max(self.most, len(self.seen))
+
+
+def most_graphs(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    micro_batches: int,
+    in_flight: int,
+    order: str,
+) -> tuple[int, int]:
+    """Of one training step with everything training: at the trusted and at the compute party."""
+    bottoms, trunks = Alive(), Alive()
+    pause: Callable[[Tensor], Tensor] = trusted.pause_at_cut
+
+    def watched(h_BTD: Tensor) -> Tensor:
+        bottoms.show(h_BTD)
+        return pause(h_BTD)
+
+    def after(module: torch.nn.Module, _: object, output: object) -> None:
+        if isinstance(module, Trunk) and isinstance(output, Tensor):
+            trunks.show(output)
+
+    model = tiny_model("bert", layers=3)
+    run = replace(trusted_run(model, cut=Cut(1, 2), total=1), in_flight=in_flight, order=order)
+    batches = [
+        batch_of(tiny_batch(model, lengths=(4,), width=4, seed=i)) for i in range(micro_batches)
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(trusted, "pause_at_cut", watched)
+        hook = torch.nn.modules.module.register_module_forward_hook(after)
+        try:
+            run_in_memory(folder, run, steps=lambda _: batches)
+        finally:
+            hook.remove()
+    return bottoms.most, trunks.most
+
+
+def test_one_forward_one_backward_holds_as_many_graphs_over_64_micro_batches_as_over_4(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, many = (
+        most_graphs(tmp_path / str(m), monkeypatch, micro_batches=m, in_flight=1, order="1f1b")
+        for m in (4, 64)
+    )
+    assert few[0] == many[0] <= 3
+    assert few[1] == many[1] <= 2
+
+
+def test_fill_drain_holds_every_bottom_and_no_more_trunks_than_its_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bottoms, trunks = most_graphs(
+        tmp_path, monkeypatch, micro_batches=16, in_flight=2, order="fill-drain"
+    )
+    assert bottoms == 16
+    assert trunks <= 3
