@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from splitlearn.manifest.chains import FAMILIES, STAGES
 from splitlearn.manifest.fields import (
-    CODECS,
     CodecField,
     FileField,
     FolderField,
@@ -33,7 +33,13 @@ __all__ = [
 
 Task = Literal["sequence-classification", "token-classification", "question-answering"]
 
-_CHAIN = f"one of {', '.join(CODECS)}"
+_NAMES = (
+    f"{family}{bounds.example} ({bounds.what}, {bounds.least:g} to {bounds.most:g})"
+    if bounds
+    else family
+    for family, bounds in FAMILIES.items()
+)
+_CHAIN = f"one of {', '.join(_NAMES)}; +{STAGES[0]} may follow all but the last two"
 _COLUMN = "the name of a column; a dot reaches into a column of records, as in answers.text"
 _SOURCE = "a csv, tsv, jsonl or parquet file, or a hub name as owner/name:config@split"
 

@@ -138,7 +138,7 @@ def test_what_is_possible_is_read(tmp_path: Path, changes: dict[str, Any]) -> No
         ({"model": {"labels": ["a"]}}, "model.labels is"),
         ({"model": {"path": "./gone"}}, "model.path is"),
         ({"data": {"train": "gone.csv"}}, "there is no file"),
-        ({"codec": {"output": "int4"}}, "codec.output is"),
+        ({"codec": {"output": "int3"}}, "codec.output is"),
         ({"optimizer": {"name": "adamw"}}, "optimizer is not a key; did you mean optimiser?"),
         ({"run": {"name": "../x"}}, "run.name is"),
         ({"privacy": {"label_epsilon": 0.0}}, "privacy.label_epsilon is 0.0; it takes the epsilon"),

@@ -56,7 +56,7 @@ def test_the_table_of_what_codecs_write_is_true_and_its_bytes_are_a_bound(name: 
         )
         raw = frames.encode(Kind.ACTIVATION, seq=2**53, meta=meta, payload=tensors.encode(parts))
         assert len(raw) <= _wire_bytes(name, rows=rows, columns=columns)
-        if "zstd" not in name:  # whose bytes depend on the content
+        if not ("zstd" in name or "transform" in name):  # whose bytes depend on the content
             assert _wire_bytes(name, rows=rows, columns=columns) <= 1.1 * len(raw) + 512
 
 
