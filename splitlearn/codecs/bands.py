@@ -192,7 +192,8 @@ def _parted(joined: NDArray[np.uint8], run: _Run, items: int) -> NDArray[np.uint
     base, together = run.kind
     if together == 1:
         return joined.copy()
-    planes = np.empty((together, len(joined)), np.uint8)
+    symbols = np.empty(together * len(joined), np.uint8)
+    planes = symbols.reshape(together, len(joined))
     rest = joined
     for plane in planes[:-1]:
         quotient = rest // np.uint8(base)
@@ -200,7 +201,6 @@ def _parted(joined: NDArray[np.uint8], run: _Run, items: int) -> NDArray[np.uint
         rest = quotient
     planes[-1] = rest
     numbers = run.held * items
-    symbols = planes.reshape(-1)
     if rest.max(initial=0) >= base or symbols[numbers:].any():
         raise WireError("the peer's banded payload has a byte that no numbers give")
     return symbols[:numbers]
