@@ -181,7 +181,7 @@ def _joined(symbols: NDArray[np.uint8], kind: _Kind) -> NDArray[np.uint8]:
     whole = np.zeros(size * kind.together, np.uint8)
     whole[: len(symbols)] = symbols
     planes = whole.reshape(kind.together, size)
-    joined = planes[-1].copy()
+    joined: NDArray[np.uint8] = planes[-1].copy()
     for plane in planes[-2::-1]:
         joined *= np.uint8(kind.base)
         joined += plane
@@ -203,7 +203,8 @@ def _parted(joined: NDArray[np.uint8], run: _Run, items: int) -> NDArray[np.uint
     numbers = run.held * items
     if rest.max(initial=0) >= base or symbols[numbers:].any():
         raise WireError("the peer's banded payload has a byte that no numbers give")
-    return symbols[:numbers]
+    written: NDArray[np.uint8] = symbols[:numbers]
+    return written
 
 
 def _bytes(run: _Run, items: int) -> int:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["EXAMPLES", "FAMILIES", "STAGES", "Chain", "Number", "chain_of"]
+__all__ = ["EXAMPLES", "FAMILIES", "STAGES", "Chain", "Number", "chain_of", "needs_basis"]
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,14 @@ FAMILIES: Mapping[str, Number | None] = {
     "svd-": Number(0.001, 1.0, "0.6", _SHARE),
     "transform-e": Number(0.001, 0.999, "0.13", "relative error"),
     "transform-b": Number(0.01, 65_536.0, "24", "bytes a row"),
+    "pca-": Number(0.001, 1.0, "0.3", _SHARE),
+    "pca-transform-e": Number(0.001, 0.999, "0.13", "relative error"),
+    "pca-transform-b": Number(0.01, 65_536.0, "24", "bytes a row"),
 }
 # These code bytes themselves.
-_WHOLE = ("transform-e", "transform-b")
+_WHOLE = ("transform-e", "transform-b", "pca-transform-e", "pca-transform-b")
+# These work in a basis that both parties have agreed on.
+_IN_BASIS = ("pca-", "pca-transform-e", "pca-transform-b")
 STAGES = ("zstd",)
 
 # One name of every chain there is.
@@ -68,6 +73,12 @@ EXAMPLES: tuple[str, ...] = (
         if family not in _WHOLE
     ),
 )
+
+
+def needs_basis(name: str) -> bool:
+    """Whether the codec of that name works in a basis fitted to public text."""
+    chain = chain_of(name)
+    return chain is not None and chain.family in _IN_BASIS
 
 
 def chain_of(name: str) -> Chain | None:

@@ -39,7 +39,7 @@ _NAMES = (
     else family
     for family, bounds in FAMILIES.items()
 )
-_CHAIN = f"one of {', '.join(_NAMES)}; +{STAGES[0]} may follow all but the last two"
+_CHAIN = f"one of {', '.join(_NAMES)}; +{STAGES[0]} may follow all but transform"
 _COLUMN = "the name of a column; a dot reaches into a column of records, as in answers.text"
 _SOURCE = "a csv, tsv, jsonl or parquet file, or a hub name as owner/name:config@split"
 
@@ -128,12 +128,19 @@ class CutTable(Table):
 
 
 class CodecTable(Table):
-    """How each kind of tensor is written; the last two travel only where a mode sends gradients."""
+    """How each kind of tensor is written; gradients travel only where a mode sends them."""
 
     activation: CodecField = Field(default="int8+zstd", description=_CHAIN)
     output: CodecField = Field(default="fp16", description=_CHAIN)
     gradient: CodecField = Field(default="fp16", description=_CHAIN)
     input_gradient: CodecField = Field(default="fp16", description=_CHAIN)
+    public_text: FileField | None = Field(
+        default=None,
+        description=(
+            "a text file that may be known to anybody, one text a line, that the bases of pca- codecs "
+            "are fitted to"
+        ),
+    )
 
 
 class OptimiserTable(Table):

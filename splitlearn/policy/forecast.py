@@ -196,8 +196,15 @@ _WRITTEN: Mapping[str, tuple[frozenset[str], Callable[[int, int, float], int]]] 
     "randk-": (frozenset({"F16", "I8", "U8"}), lambda n, d, k: 2 * n * _kept(d, k) + 9),
     "svd-": (frozenset({"F16", "I8"}), lambda n, d, q: 2 * (n + d) * _kept(min(n, d), q) + 2),
     # A byte for each value, two beside it where it is large, one for each row or column, all by zstd.
-    "transform-e": (frozenset({"U8"}), lambda n, d, _: _zstd(3 * n * d + max(n, d)) + 256),
-    "transform-b": (frozenset({"U8"}), lambda n, d, _: _zstd(3 * n * d + max(n, d)) + 256),
+    "pca-": (frozenset({"F16", "I8"}), lambda n, d, q: 2 * n * _kept(d, q) + 1),
+    **{
+        f"{before}transform-{target}": (
+            frozenset({"U8"}),
+            lambda n, d, _: _zstd(3 * n * d + max(n, d)) + 256,
+        )
+        for before in ("", "pca-")
+        for target in "eb"
+    },
 }
 # Frame header, metadata before its lengths, container header of four parts: less than 512 bytes.
 _AROUND_BYTES = 512

@@ -1,12 +1,15 @@
 import pytest
 import torch
 
+from splitlearn.codecs.basis import Basis
 from splitlearn.codecs.chain import NAMES, build
 from splitlearn.codecs.table import STAGES, VALUES
 from splitlearn.errors import WireError
 from splitlearn.manifest.chains import EXAMPLES, FAMILIES
 from splitlearn.manifest.chains import STAGES as STAGE_NAMES
 from splitlearn.wire import tensors
+
+BASIS = Basis(torch.zeros(12), torch.eye(12))
 
 
 def test_a_job_may_name_the_chains_there_are_and_no_other() -> None:
@@ -17,7 +20,7 @@ def test_a_job_may_name_the_chains_there_are_and_no_other() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_named_chain_takes_rows_through_the_wire_and_back(name: str) -> None:
-    codec = build(name)
+    codec = build(name, basis=BASIS)
     assert codec.name == name
     x_ND = torch.randn(5, 12, generator=torch.Generator().manual_seed(0))
     parts = tensors.decode(tensors.encode(codec.encode(x_ND)))
@@ -31,7 +34,9 @@ def test_every_named_chain_takes_rows_through_the_wire_and_back(name: str) -> No
 def test_every_chain_refuses_every_other_chains_parts(name: str) -> None:
     x_ND = torch.ones(2, 3)
     for other in NAMES:
-        mine, theirs = build(name), build(other)
+        mine, theirs = (
+            build(each, basis=Basis(torch.zeros(3), torch.eye(3))) for each in (name, other)
+        )
         if mine.layout(rows=2, width=3) == theirs.layout(rows=2, width=3):
             continue
         with pytest.raises(WireError):

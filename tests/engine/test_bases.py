@@ -1,0 +1,58 @@
+
+import msgspec
+import pytest
+import torch
+
+from splitlearn.codecs import Identity
+from splitlearn.codecs.transform import Transform
+from splitlearn.engine.bases import codecs_of, expected_bases, state_of
+from splitlearn.errors import WireError
+from splitlearn.roles import Kind
+from splitlearn.split import PcaBasis
+from splitlearn.wire.messages import CodecSpec, Offer
+from tests.door import offer
+
+BASES = {
+    kind: PcaBasis(torch.zeros(8), torch.eye(8), kept=1.0)
+    for kind in (Kind.ACTIVATION, Kind.OUTPUT)
+}
+
+
+def offer_of(activation: str, output: str = "fp16", gradient: str = "fp16") -> Offer:
+    return msgspec.structs.replace(offer(), codecs=CodecSpec(activation, output, gradient, "fp16"))
+
+
+def test_bases_are_named_by_kind_and_come_back_in_the_codecs() -> None:
+    state = state_of(BASES)
+    assert sorted(state) == [
+        *("activation.mean", "activation.vectors", "output.mean", "output.vectors"),
+    ]
+    names = {"activation": "pca-transform-e0.1", "output": "pca-0.5", "gradient": "identity"}
+    codecs = codecs_of({**names, "input_gradient": "fp16"}, state)
+    assert isinstance(codecs[Kind.ACTIVATION], Transform)
+    assert isinstance(codecs[Kind.GRADIENT], Identity)
+    parts = codecs[Kind.OUTPUT].encode(torch.ones(2, 8))
+    assert codecs[Kind.OUTPUT].decode(parts, rows=2, width=8)[0].tolist() == [1.0] * 4 + [0.0] * 4
+
+
+def test_an_offer_says_which_bases_it_takes() -> None:
+    assert expected_bases(offer_of("int8+zstd"), width=8) == {}
+    found = expected_bases(offer_of("fp16", "pca-transform-b9"), width=8)
+    assert {name: tuple(t.shape) for name, t in found.items()} == {
+        "output.mean": (8,),
+        "output.vectors": (8, 8),
+    }
+
+
+@pytest.mark.parametrize(
+    "wrong", [offer_of("zip"), offer_of("fp16", gradient="pca-0.5"), offer_of("pca-7")]
+)
+def test_an_offer_of_codecs_that_there_are_not_is_refused(wrong: Offer) -> None:
+    with pytest.raises(WireError):
+        expected_bases(wrong, width=8)
+
+
+def test_a_codec_in_a_basis_without_one_is_refused() -> None:
+    names = dict.fromkeys(("output", "gradient", "input_gradient"), "fp16")
+    with pytest.raises(WireError, match="have none"):
+        codecs_of({**names, "activation": "pca-0.5"}, {})
