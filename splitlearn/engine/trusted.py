@@ -108,7 +108,9 @@ class TrustedEngine:
         self._stepper = build_stepper(
             run.local.parameters(), optimiser=run.offer.optimiser, schedule=run.offer.schedule
         )
-        self._codecs = codecs_of(msgspec.structs.asdict(run.offer.codecs), run.groups["bases"])
+        self._codecs = codecs_of(
+            msgspec.structs.asdict(run.offer.codecs), run.groups.get("bases", {})
+        )
         for module in run.local.modules():
             if isinstance(module, RemoteStage):
                 module.exchange = pause_at_cut
