@@ -80,6 +80,7 @@ offer = Offer(
     seed=0,
     layers=digest(weights["layers"]),
     bottlenecks=digest(weights["bottlenecks"]),
+    bases=digest({}),
     held=(),
 )
 run = TrustedRun(

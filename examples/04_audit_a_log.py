@@ -75,6 +75,7 @@ OFFER = Offer(
     seed=0,
     layers="2" * 64,
     bottlenecks="3" * 64,
+    bases="4" * 64,
     held=(),
 )
 

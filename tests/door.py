@@ -62,6 +62,7 @@ def offer() -> Offer:
         seed=0,
         layers="c" * 64,
         bottlenecks="d" * 64,
+        bases="e" * 64,
         held=(),
     )
 

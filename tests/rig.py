@@ -14,13 +14,14 @@ from transformers import PreTrainedModel
 from splitlearn import policy
 from splitlearn.audit import Log
 from splitlearn.channel import Channel, PeerRestarted, pair
+from splitlearn.engine.bases import state_of
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.compute import ComputeEngine, RunPlace
 from splitlearn.engine.events import Event
 from splitlearn.engine.trusted import TrustedEngine, TrustedRun
 from splitlearn.gate import Gate
 from splitlearn.identity import PartyName
-from splitlearn.roles import Role
+from splitlearn.roles import Kind, Role
 from splitlearn.session import Session
 from splitlearn.split.blueprint import trunk_model
 from splitlearn.split.bottleneck import PcaBasis
@@ -57,6 +58,7 @@ def trusted_run(
     train_bottom: bool = True,
     codec: str = "identity",
     bases: Mapping[str, PcaBasis] | None = None,
+    codec_bases: Mapping[Kind, PcaBasis] | None = None,
     seed: int = 0,
     every: int = 4,
     deadline_s: float = 20.0,
@@ -69,7 +71,10 @@ def trusted_run(
     freeze(model, cut=cut, mode=mode, train_bottom=train_bottom)
     width = model.config.hidden_size
     local, trunk = split(model, cut=cut)
-    groups = {g: {n: t.clone() for n, t in trunk_state(trunk, group=g).items()} for g in GROUPS}
+    groups: dict[str, dict[str, Tensor]] = {
+        g: {n: t.clone() for n, t in trunk_state(trunk, group=g).items()} for g in GROUPS
+    }
+    groups["bases"] = state_of(codec_bases or {})
     offer = Offer(
         run=run,
         conversation="c" * 32,
@@ -86,6 +91,7 @@ def trusted_run(
         seed=seed,
         layers=digest(groups["layers"]),
         bottlenecks=digest(groups["bottlenecks"]),
+        bases=digest(groups["bases"]),
         held=(),
     )
     return TrustedRun(

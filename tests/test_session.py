@@ -44,6 +44,7 @@ def offer(*, purpose: str = "train", mode: str = "full", back: bool = True) -> O
         seed=0,
         layers="2" * 64,
         bottlenecks="3" * 64,
+        bases="4" * 64,
         held=(0,),
     )
 

@@ -203,6 +203,7 @@ _AGREED = (
     "cut",
     "bottlenecks",
     "codecs",
+    "codec_bases",
 )
 
 

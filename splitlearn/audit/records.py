@@ -105,8 +105,8 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
     conversation: 16 random bytes that both parties' logs have in common; with run, direction and
     number of a message they name it in either log.
     cut: first and last layer of the trunk; bottlenecks: method and rank of the lower and the upper
-    cut; layers, bases: digests of the trunk's weights and of its bottlenecks'. vocabulary: number of
-    token ids, where this party knows it.
+    cut; layers, bases: digests of the trunk's weights and of its bottlenecks'. codec_bases: of the bases
+    that codecs work in. vocabulary: number of token ids, where this party knows it.
     """
 
     run: str
@@ -127,6 +127,7 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
     cut: tuple[int, int]
     bottlenecks: tuple[str, str]
     codecs: dict[str, str]
+    codec_bases: Digest | None = None
     vocabulary: int | None = None
 
     @classmethod
@@ -165,6 +166,7 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
                 f"{offer.cut.upper.method}:{offer.cut.upper.rank}",
             ),
             codecs=msgspec.structs.asdict(offer.codecs),
+            codec_bases=offer.bases,
             vocabulary=vocabulary,
         )
 

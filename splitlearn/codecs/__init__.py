@@ -4,6 +4,7 @@ Never decides what may leave, never keeps state, never sends.
 """
 
 from splitlearn.codecs.base import Codec, Identity, Slot, check, to_part, to_tensor
+from splitlearn.codecs.basis import Basis
 from splitlearn.codecs.chain import NAMES, build
 
-__all__ = ["NAMES", "Codec", "Identity", "Slot", "build", "check", "to_part", "to_tensor"]
+__all__ = ["NAMES", "Basis", "Codec", "Identity", "Slot", "build", "check", "to_part", "to_tensor"]

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from splitlearn.errors import WireError
+from splitlearn.wire.limits import MAX_FRAME_BYTES
 from splitlearn.wire.tensors import ITEM_BYTES, Part
 
-__all__ = ["Codec", "Identity", "Slot", "check", "to_part", "to_tensor"]
+__all__ = ["Codec", "Identity", "Slot", "bounded", "check", "to_part", "to_tensor"]
 
 
 class Slot(NamedTuple):
@@ -66,6 +67,18 @@ class Identity:
 
     def layout(self, *, rows: int, width: int) -> tuple[Slot, ...]:
         return (Slot("x", "F32", (rows, width)),)
+
+
+def bounded(rows: int, width: int) -> None:
+    """WireError for more numbers than a frame has bytes: codecs that write less than a byte a number ask.
+
+    Else a short message would make the peer allocate any amount.
+    """
+    if rows * width > MAX_FRAME_BYTES:
+        raise WireError(
+            f"a message of {rows} rows of {width} numbers is over the {MAX_FRAME_BYTES} numbers that "
+            "one may have; raise schedule.micro_batches or lower data.max_length in the job file"
+        )
 
 
 def check(parts: Sequence[Part], layout: Sequence[Slot]) -> None:

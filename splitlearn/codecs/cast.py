@@ -28,7 +28,7 @@ class Float16:
 
     def encode(self, x_ND: Tensor) -> tuple[Part, ...]:
         x_ND = x_ND.detach().to(torch.float32)
-        _, exponent = math.frexp(float(x_ND.abs().amax()))
+        _, exponent = math.frexp(float(x_ND.abs().amax()) if x_ND.numel() else 0.0)
         shift = max(exponent - _TOP_EXPONENT, _LEAST_SHIFT)
         codes_ND = torch.mul(x_ND, 2.0**-shift).to(torch.float16)
         return to_part("x", codes_ND), to_part("shift", torch.tensor([shift], dtype=torch.int8))

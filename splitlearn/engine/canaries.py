@@ -1,7 +1,7 @@
 """Canaries: what of them lies beside a log, and what a peer could read out of their frames.
 
     <log>/canary/record.json          their token ids and labels, and which step had which of them
-    <log>/canary/bases.safetensors    the public bases of the low-rank cuts, where there are any
+    <log>/canary/bases.safetensors    the public bases of low-rank cuts and codecs, where there are any
 
 Written by the trusted party before a run; read by an auditor, who also needs the public model and the
 key of the sealed frames. Never holds anything of an example that is no canary.
@@ -21,7 +21,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from splitlearn.audit import Blobs, Payload, Redaction, RunOpen, read_records
-from splitlearn.codecs import build
+from splitlearn.codecs import Codec
+from splitlearn.engine.bases import IN_BASIS, codecs_of
 from splitlearn.engine.exposure import (
     MIN_TEXTS,
     Publics,
@@ -33,7 +34,7 @@ from splitlearn.engine.prepare import Prepared
 from splitlearn.errors import AuditError, ManifestError
 from splitlearn.leakage import Budget, LabelReport, Seen, SeenGradients, TextReport
 from splitlearn.roles import Kind
-from splitlearn.split import Bottleneck, Cut, PcaBasis, factor, split
+from splitlearn.split import Bottleneck, Cut, PcaBasis, digest, factor, split
 from splitlearn.tasks.models import load_public
 from splitlearn.wire import frames, tensors
 from splitlearn.wire.messages import StepTensor
@@ -98,8 +99,9 @@ def write_canaries(log: Path, prepared: Prepared, *, max_length: int) -> None:
         part.touch(mode=0o600)
         part.write_bytes(msgspec.json.encode(record))
         part.rename(folder / _RECORD)
-        if prepared.bases:
-            save_file(_tensors_of(prepared.bases), folder / _BASES)
+        bases = {**_tensors_of(prepared.bases), **prepared.run.groups["bases"]}
+        if bases:
+            save_file(bases, folder / _BASES)
     except (OSError, SafetensorError) as error:
         raise AuditError(f"{folder} cannot be written: {error}; make room there") from error
 
@@ -131,7 +133,8 @@ def attack_canaries(
         raise ManifestError(
             f"there are {len(texts)} public texts for the attacker; it needs {MIN_TEXTS} at least"
         )
-    sent = list(_examples_sent(record, kept, opened=opened))
+    codecs = codecs_of(opened.codecs, _read_codec_bases(log, opened))
+    sent = list(_examples_sent(record, kept, codecs=codecs))
     activations = [(rows, index) for kind, rows, index in sent if kind is Kind.ACTIVATION]
     gradients = [(rows, index) for kind, rows, index in sent if kind is Kind.GRADIENT]
     # An example that came round again is the same rows again: once is enough.
@@ -199,7 +202,7 @@ def _kept(
 
 
 def _examples_sent(
-    record: CanaryRecord, kept: list[tuple[Payload, frames.Frame]], *, opened: RunOpen
+    record: CanaryRecord, kept: list[tuple[Payload, frames.Frame]], *, codecs: Mapping[Kind, Codec]
 ) -> Iterator[tuple[Kind, Tensor, int]]:
     """Kind, rows and number of each canary example that left. AuditError where they do not fit."""
     for sent, frame in kept:
@@ -215,7 +218,7 @@ def _examples_sent(
                 f"message {sent.message} has {sent.rows} rows where its canaries have "
                 f"{sum(lengths)} tokens; frames that carry padding cannot be attacked"
             )
-        rows_NR = build(opened.codecs[frame.kind.value]).decode(
+        rows_NR = codecs[frame.kind].decode(
             tensors.decode(frame.payload), rows=sent.rows, width=sent.columns
         )
         for rows, index in zip(torch.split(rows_NR, list(lengths)), chosen, strict=True):
@@ -238,7 +241,7 @@ def _publics(opened: RunOpen, *, model: str, log: Path, max_length: int) -> Publ
         local=local,
         trunk=trunk,
         cut=cut,
-        codec=build(opened.codecs[Kind.ACTIVATION.value]),
+        codec=codecs_of(opened.codecs, _read_codec_bases(log, opened))[Kind.ACTIVATION],
         tokenizer=tokenizer,
         max_length=max_length,
     )
@@ -252,15 +255,31 @@ def _bottleneck(text: str) -> Bottleneck:
 
 
 def _read_bases(log: Path) -> dict[str, PcaBasis]:
+    found = _stored(log)
+    return {
+        where: PcaBasis(found[f"{where}.mean"], found[f"{where}.components"], kept=1.0)
+        for where in ("lower", "upper")
+        if {f"{where}.mean", f"{where}.components"} <= found.keys()
+    }
+
+
+def _read_codec_bases(log: Path, opened: RunOpen) -> dict[str, Tensor]:
+    """The bases that the run's codecs worked in; AuditError if they are not those that the log names."""
+    prefixes = tuple(f"{kind.value}." for kind in IN_BASIS)
+    state = {name: t for name, t in _stored(log).items() if name.startswith(prefixes)}
+    if opened.codec_bases is not None and digest(state) != opened.codec_bases:
+        raise AuditError(
+            f"{log / CANARIES / _BASES} has not the bases of codecs that the log names; bring back the "
+            "file that the run left"
+        )
+    return state
+
+
+def _stored(log: Path) -> dict[str, Tensor]:
     path = log / CANARIES / _BASES
     if not path.exists():
         return {}
     try:
-        found = load_file(path)
-        return {
-            where: PcaBasis(found[f"{where}.mean"], found[f"{where}.components"], kept=1.0)
-            for where in ("lower", "upper")
-            if f"{where}.mean" in found
-        }
-    except (OSError, SafetensorError, KeyError) as error:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
         raise AuditError(f"{path} cannot be read: {error}") from None

@@ -7,17 +7,18 @@ gate like everything else.
 
 # B batch, T tokens, D width at a cut, N rows that travel
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 import torch
 from torch import Tensor
 
 from splitlearn.channel.base import Channel
-from splitlearn.codecs import build
 from splitlearn.codecs.base import Codec
+from splitlearn.engine.bases import codecs_of, expected_bases
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.events import Answered, Began, Finished, Observe, Saved
 from splitlearn.engine.optimiser import Stepper, build_stepper
@@ -47,6 +48,8 @@ from splitlearn.wire.messages import Accept, Empty, Offer, Resume, Shard, Step, 
 
 __all__ = ["ComputeEngine", "RunPlace"]
 
+Sent: TypeAlias = Group | Literal["bases"]
+
 
 @dataclass(frozen=True)
 class RunPlace:
@@ -68,7 +71,7 @@ class _Loaded:
     offer: Offer
     trunk: Trunk
     checkpoints: Checkpoints
-    codecs: dict[Kind, Codec]
+    codecs: dict[Kind, Codec] = field(default_factory=dict)
     stepper: Stepper = field(default_factory=lambda: Stepper(None, None))
     # Micro-batches of the step under way: trunk's input, its output, and where they belong.
     graphs: dict[int, tuple[Tensor, Tensor, StepTensor]] = field(default_factory=dict)
@@ -137,9 +140,16 @@ class ComputeEngine:
         """From the offer to READY."""
         place = self._place_of(offer)
         loaded = _build(offer, Checkpoints(place.checkpoints))
-        needs = _fill(loaded, place)
+        expected = expected_bases(offer, width=loaded.trunk.config.hidden_size)
+        bases = load_kept(place.received, name=offer.bases) or {}
+        needs: tuple[Sent, ...] = _fill(loaded, place)
+        if digest(bases) != offer.bases or bases.keys() != expected.keys():
+            needs, bases = (*needs, "bases"), {}
         talk.say(Kind.ACCEPT, Accept(loaded.checkpoints.held(), needs, talk.gate.witness.held))
-        step = _take_weights(talk, loaded, place, needs)
+        step, received = _take_weights(talk, loaded, place, needs, expected=expected)
+        loaded.codecs = codecs_of(
+            msgspec.structs.asdict(offer.codecs), received if "bases" in needs else bases
+        )
         _go_to(loaded, step)
         talk.say(Kind.READY, Empty())
         self._observe(Began(step, self._channel.peer))
@@ -192,13 +202,7 @@ def _build(offer: Offer, checkpoints: Checkpoints) -> _Loaded:
     """The offered trunk without weights; WireError for an offer that no model of ours fits."""
     trunk = build_trunk(offer.model, cut=offer.cut)
     freeze_trunk(trunk, mode=offer.mode)
-    kinds = (Kind.ACTIVATION, Kind.OUTPUT, Kind.GRADIENT, Kind.INPUT_GRADIENT)
-    return _Loaded(
-        offer=offer,
-        trunk=trunk,
-        checkpoints=checkpoints,
-        codecs={kind: build(getattr(offer.codecs, kind.value)) for kind in kinds},
-    )
+    return _Loaded(offer=offer, trunk=trunk, checkpoints=checkpoints)
 
 
 def _fill(loaded: _Loaded, place: RunPlace) -> tuple[Group, ...]:
@@ -231,27 +235,45 @@ def _candidates(
                 continue
 
 
-def _take_weights(talk: Talk, loaded: _Loaded, place: RunPlace, needs: Sequence[Group]) -> int:
-    """Receive what was asked for, until RESUME names the step; that step."""
+def _take_weights(
+    talk: Talk,
+    loaded: _Loaded,
+    place: RunPlace,
+    needs: Sequence[Sent],
+    *,
+    expected: Mapping[str, Tensor],
+) -> tuple[int, dict[str, Tensor]]:
+    """Receive what was asked for, until RESUME names the step; that step, and the bases if asked for.
+
+    expected: names and shapes of the bases.
+    """
     offer = loaded.offer
-    inlet = Inlet({n: t for g in needs for n, t in trunk_state(loaded.trunk, group=g).items()})
+    wanted: dict[Sent, tuple[str, Mapping[str, Tensor]]] = {
+        "layers": (offer.layers, trunk_state(loaded.trunk, group="layers")),
+        "bottlenecks": (offer.bottlenecks, trunk_state(loaded.trunk, group="bottlenecks")),
+        "bases": (offer.bases, expected),
+    }
+    inlet = Inlet({name: t for group in needs for name, t in wanted[group][1].items()})
     while (frame := talk.hear(Kind.WEIGHTS, Kind.RESUME)).kind is Kind.WEIGHTS:
         inlet.take(talk.parts(frame))
     whole = inlet.state()
-    names = trunk_groups(loaded.trunk)
+    bases: dict[str, Tensor] = {}
     for group in needs:
-        state = {name: whole[name] for name in names[group]}
-        wanted = offer.layers if group == "layers" else offer.bottlenecks
-        if digest(state) != wanted:
+        agreed, shapes = wanted[group]
+        state = {name: whole[name] for name in shapes}
+        if digest(state) != agreed:
             raise IdentityError(
                 f"the {group} weights that {talk.channel.peer} sent have another digest than its "
                 "offer names; the trusted party has to check its model folder"
             )
-        keep(place.received, state, name=wanted)
-        load_weights(loaded.trunk, state, group=group)
+        keep(place.received, state, name=agreed)
+        if group == "bases":
+            bases = state
+        else:
+            load_weights(loaded.trunk, state, group=group)
     assert isinstance(frame.meta, Resume)
     talk.gate.witness.peer_holds(frame.meta.witnessed)
-    return frame.meta.step
+    return frame.meta.step, bases
 
 
 def _go_to(loaded: _Loaded, step: int) -> None:

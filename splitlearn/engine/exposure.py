@@ -11,12 +11,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from splitlearn.codecs import build
 from splitlearn.codecs.base import Codec
+from splitlearn.engine.bases import codecs_of
 from splitlearn.engine.flight import Flight, pause_at_cut
 from splitlearn.engine.prepare import Prepared
 from splitlearn.errors import ManifestError
@@ -31,6 +33,7 @@ from splitlearn.leakage import (
     attack_labels,
     attack_text,
 )
+from splitlearn.roles import Kind
 from splitlearn.split import (
     GROUPS,
     Cut,
@@ -92,7 +95,9 @@ def publics_of(prepared: Prepared, *, max_length: int) -> Publics:
         local=prepared.model,
         trunk=trunk,
         cut=prepared.cut,
-        codec=build(offer.codecs.activation),
+        codec=codecs_of(msgspec.structs.asdict(offer.codecs), prepared.run.groups["bases"])[
+            Kind.ACTIVATION
+        ],
         tokenizer=prepared.data.tokenizer,
         max_length=max_length,
     )

@@ -14,13 +14,15 @@ import msgspec
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from splitlearn.engine.bases import state_of
 from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.trusted import TrustedRun
 from splitlearn.errors import AuditError, ManifestError
-from splitlearn.manifest import Job
+from splitlearn.manifest import Job, needs_basis
 from splitlearn.manifest.tables import BottleneckTable
 from splitlearn.policy import Policy, foresee, plan_of_offer
 from splitlearn.policy.accounting import keep_probability
+from splitlearn.roles import Kind
 from splitlearn.split import (
     GROUPS,
     Bottleneck,
@@ -88,11 +90,13 @@ def prepare(job: Job) -> Prepared:
     cut = _cut(job, model)
     blueprint = trunk_model(model)
     bases = dict(_bases(job, model, cut, data.tokenizer))
+    codec_bases = dict(_codec_bases(job, model, cut, data.tokenizer))
     factor(model, cut=cut, bases=bases)
     freeze(model, cut=cut, mode=job.cut.mode, train_bottom=job.cut.train_bottom)
     width = model.config.hidden_size
     local, trunk = split(model, cut=cut)
     groups: dict[str, dict[str, Tensor]] = {g: trunk_state(trunk, group=g) for g in GROUPS}
+    groups["bases"] = state_of(codec_bases)
     optimiser, schedule = specs(job, steps=data.steps.total)
     claim = _claim(job)
     offer = Offer(
@@ -116,6 +120,7 @@ def prepare(job: Job) -> Prepared:
         seed=job.run.seed,
         layers=digest(groups["layers"]),
         bottlenecks=digest(groups["bottlenecks"]),
+        bases=digest(groups["bases"]),
         held=(),
     )
     run = TrustedRun(
@@ -253,14 +258,25 @@ def _bases(
         ("upper", job.cut.upper, cut.last),
     ):
         if table.method == "pca" and table.public_text is not None:
-            batches = _public(job, where, table.public_text, tokenizer)
+            batches = _public(job, f"cut.{where}", table.public_text, tokenizer)
             yield where, fit_pca(model, batches, layer=layer, rank=table.rank)
+
+
+def _codec_bases(
+    job: Job, model: PreTrainedModel, cut: Cut, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[tuple[Kind, PcaBasis]]:
+    """All principal components of what public text leaves at a cut, where its codec works in them."""
+    for kind, layer in ((Kind.ACTIVATION, cut.first), (Kind.OUTPUT, cut.last)):
+        file = job.codec.public_text
+        if needs_basis(getattr(job.codec, kind.value)) and file is not None:
+            batches = _public(job, "codec", file, tokenizer)
+            yield kind, fit_pca(model, batches, layer=layer, rank=model.config.hidden_size)
 
 
 def _public(
     job: Job, where: str, file: Path, tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[dict[str, Tensor]]:
-    key = f"cut.{where}.public_text"
+    key = f"{where}.public_text"
     try:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:

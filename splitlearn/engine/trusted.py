@@ -22,8 +22,7 @@ from transformers.utils.generic import ModelOutput
 
 from splitlearn.channel.base import Channel, PeerRestarted
 from splitlearn.channel.mailbox import DEFAULT_WINDOW
-from splitlearn.codecs import build
-from splitlearn.codecs.base import Codec
+from splitlearn.engine.bases import codecs_of
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.events import (
     Began,
@@ -50,6 +49,7 @@ from splitlearn.session import MAX_UNSETTLED, Session
 from splitlearn.split.freeze import set_training
 from splitlearn.split.rows import pack, unpack
 from splitlearn.split.stage import RemoteStage
+from splitlearn.split.weights import GROUPS
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.frames import Frame
 from splitlearn.wire.messages import Accept, Finish, Offer, Resume, Shard, Step, StepTensor
@@ -76,10 +76,10 @@ class TrustedRun:
     """What does not change while a run lives.
 
     local: the model with a RemoteStage for its trunk; groups: the trunk's weights before training,
-    by group name; entrance and exit: columns of what is sent and what comes back; packed: whether
-    padding is left out; every: steps between checkpoints; noise: on what labels
-    decide, where the job asks for it; order, in_flight: schedule of a step's micro-batches, and
-    activations under way at once.
+    by group name, and the bases of codecs as "bases"; entrance and exit: columns of what is sent and
+    what comes back; packed: whether padding is left out; every: steps between checkpoints; noise: on
+    what labels decide, where the job asks for it; order, in_flight: schedule of a step's
+    micro-batches, and activations under way at once.
     """
 
     offer: Offer
@@ -112,10 +112,9 @@ class TrustedEngine:
         self._stepper = build_stepper(
             run.local.parameters(), optimiser=run.offer.optimiser, schedule=run.offer.schedule
         )
-        kinds = (Kind.ACTIVATION, Kind.OUTPUT, Kind.GRADIENT, Kind.INPUT_GRADIENT)
-        self._codecs: dict[Kind, Codec] = {
-            kind: build(getattr(run.offer.codecs, kind.value)) for kind in kinds
-        }
+        self._codecs = codecs_of(
+            msgspec.structs.asdict(run.offer.codecs), run.groups.get("bases", {})
+        )
         for module in run.local.modules():
             if isinstance(module, RemoteStage):
                 module.exchange = pause_at_cut
@@ -331,7 +330,7 @@ class TrustedEngine:
     def _finish(self, *, fetch: bool) -> dict[str, Tensor]:
         self._settle()
         self._now.say(Kind.FINISH, Finish(fetch))
-        inlet = Inlet({name: t for group in self.run.groups.values() for name, t in group.items()})
+        inlet = Inlet({name: t for g in GROUPS for name, t in self.run.groups[g].items()})
         heard = 0
         while (frame := self._now.hear(Kind.WEIGHTS, Kind.CLOSED)).kind is Kind.WEIGHTS:
             inlet.take(self._now.parts(frame))

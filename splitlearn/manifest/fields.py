@@ -13,8 +13,9 @@ from typing import Annotated, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationInfo
 
+from splitlearn.manifest.chains import chain_of
+
 __all__ = [
-    "CODECS",
     "Address",
     "AddressField",
     "CodecField",
@@ -31,12 +32,6 @@ __all__ = [
     "Table",
     "peer_faults",
 ]
-
-# Chains a job may name; the codecs room has an implementation of each, and its tests compare the two.
-CODECS = (
-    *("identity", "fp16", "bf16", "int8"),
-    *("identity+zstd", "fp16+zstd", "bf16+zstd", "int8+zstd"),
-)
 
 
 class Fault(NamedTuple):
@@ -160,7 +155,7 @@ NameField = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
 
 def _chain(value: object) -> str:
     text = _text(value)
-    if text not in CODECS:
+    if chain_of(text) is None:
         raise ValueError("there is no such chain")
     return text
 

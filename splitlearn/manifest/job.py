@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from splitlearn.errors import ManifestError
+from splitlearn.manifest.chains import needs_basis
 from splitlearn.manifest.fields import (
     Fault,
     IdentityTable,
@@ -93,7 +94,7 @@ class Job(Table):
                 "cut": self.cut.model_dump(
                     exclude={"lower": {"public_text"}, "upper": {"public_text"}}
                 ),
-                "codec": self.codec.model_dump(),
+                "codec": self.codec.model_dump(exclude={"public_text"}),
                 "optimiser": self.optimiser.model_dump(),
                 # Neither changes a number: a run may be resumed with others.
                 "schedule": self.schedule.model_dump(exclude={"order", "in_flight"}),
@@ -124,7 +125,7 @@ class Job(Table):
                 "columns": self.data.model_dump(exclude={"train", "evaluate"}),
                 "public": [
                     _hash(cut.public_text) if cut.public_text else None
-                    for cut in (self.cut.lower, self.cut.upper)
+                    for cut in (self.cut.lower, self.cut.upper, self.codec)
                 ],
             }
         )
@@ -152,6 +153,7 @@ def _impossible(job: Job) -> Iterator[Fault]:
     yield from peer_faults(job.peer)
     yield from _data_faults(job)
     yield from _cut_faults(job.cut)
+    yield from _codec_faults(job)
     yield from _privacy_faults(job)
     schedule = job.schedule
     if (schedule.epochs is None) == (schedule.steps is None):
@@ -218,6 +220,32 @@ def _cut_faults(cut: CutTable) -> Iterator[Fault]:
             )
         if bottleneck.method != "pca" and bottleneck.public_text is not None:
             yield Fault(f"{key}.public_text", 'has a use with method "pca" only; leave it out')
+
+
+def _codec_faults(job: Job) -> Iterator[Fault]:
+    narrow = {"activation": job.cut.lower, "output": job.cut.upper}
+    used = False
+    for kind in ("activation", "output", "gradient", "input_gradient"):
+        if not needs_basis(name := getattr(job.codec, kind)):
+            continue
+        used = True
+        if kind not in narrow:
+            yield Fault(
+                f"codec.{kind}",
+                f"is {name}, and gradients gain next to nothing from a basis; take "
+                f"{name.removeprefix('pca-') if 'transform' in name else 'a codec without pca-'}",
+            )
+        elif narrow[kind].method != "none":
+            yield Fault(
+                f"codec.{kind}",
+                f"is {name}, and what a low-rank cut sends has no basis; take a codec without pca-",
+            )
+        elif job.codec.public_text is None:
+            yield Fault(
+                "codec.public_text", f"is missing; codec {name} takes a file with one text a line"
+            )
+    if job.codec.public_text is not None and not used:
+        yield Fault("codec.public_text", "has a use with a pca- codec only; leave it out")
 
 
 def _privacy_faults(job: Job) -> Iterator[Fault]:

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from splitlearn.manifest.chains import FAMILIES, STAGES
 from splitlearn.manifest.fields import (
-    CODECS,
     CodecField,
     FileField,
     FolderField,
@@ -33,7 +33,13 @@ __all__ = [
 
 Task = Literal["sequence-classification", "token-classification", "question-answering"]
 
-_CHAIN = f"one of {', '.join(CODECS)}"
+_NAMES = (
+    f"{family}{bounds.example} ({bounds.what}, {bounds.least:g} to {bounds.most:g})"
+    if bounds
+    else family
+    for family, bounds in FAMILIES.items()
+)
+_CHAIN = f"one of {', '.join(_NAMES)}; +{STAGES[0]} may follow all but transform"
 _COLUMN = "the name of a column; a dot reaches into a column of records, as in answers.text"
 _SOURCE = "a csv, tsv, jsonl or parquet file, or a hub name as owner/name:config@split"
 
@@ -122,12 +128,19 @@ class CutTable(Table):
 
 
 class CodecTable(Table):
-    """How each kind of tensor is written; the last two travel only where a mode sends gradients."""
+    """How each kind of tensor is written; gradients travel only where a mode sends them."""
 
     activation: CodecField = Field(default="int8+zstd", description=_CHAIN)
     output: CodecField = Field(default="fp16", description=_CHAIN)
     gradient: CodecField = Field(default="fp16", description=_CHAIN)
     input_gradient: CodecField = Field(default="fp16", description=_CHAIN)
+    public_text: FileField | None = Field(
+        default=None,
+        description=(
+            "a text file that may be known to anybody, one text a line, that the bases of pca- codecs "
+            "are fitted to"
+        ),
+    )
 
 
 class OptimiserTable(Table):

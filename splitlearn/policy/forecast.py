@@ -6,16 +6,17 @@ reads nothing but a model folder's config.json.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from splitlearn.errors import RefusedError
+from splitlearn.errors import RefusedError, WireError
+from splitlearn.manifest.chains import Chain, chain_of
 from splitlearn.policy.rules import STEP_KINDS, Direction, Facts, Ledger, Policy, Rule
 from splitlearn.roles import MAY_SEND, Kind, Role
 from splitlearn.wire.frames import BEARS_TENSORS
-from splitlearn.wire.tensors import ITEM_BYTES
 
 if TYPE_CHECKING:
     from splitlearn.manifest import Job
@@ -161,33 +162,75 @@ def _verdict(policy: Policy, facts: Facts, *, certain: bool) -> Verdict:
     return Verdict(facts=facts, certain=certain, rule=rule, refusals=refusals)
 
 
-# What the codecs room writes, by the first link of a chain: dtype of the values, of what comes beside
-# them, and how many bytes of that there are a row and a message.
-_WRITTEN: Mapping[str, tuple[str, frozenset[str], int, int]] = {
-    "identity": ("F32", frozenset({"F32"}), 0, 0),
-    "fp16": ("F16", frozenset({"F16", "I8"}), 0, 1),
-    "bf16": ("BF16", frozenset({"BF16"}), 0, 0),
-    "int8": ("I8", frozenset({"I8", "F32"}), 4, 0),
+def _packed(rows: int, columns: int, _: float, *, bits: int, group: int) -> int:
+    return rows * (-(-columns * bits // 8) + 2 * (-(-columns // group) if group else 1))
+
+
+def _kept(width: int, share: float) -> int:
+    return max(1, round(share * width))
+
+
+def _zstd(size: int) -> int:
+    """What cannot be compressed grows by this much at most (ZSTD_compressBound)."""
+    return size + (size >> 8) + 64
+
+
+# What the codecs room writes, by the family of a chain: dtypes of the parts, and at most how many bytes
+# for rows, columns and the number in the chain's name.
+_WRITTEN: Mapping[str, tuple[frozenset[str], Callable[[int, int, float], int]]] = {
+    "identity": (frozenset({"F32"}), lambda n, d, _: 4 * n * d),
+    "fp16": (frozenset({"F16", "I8"}), lambda n, d, _: 2 * n * d + 1),
+    "bf16": (frozenset({"BF16"}), lambda n, d, _: 2 * n * d),
+    "int8": (frozenset({"I8", "F32"}), lambda n, d, _: n * (d + 4)),
+    **{
+        name: (frozenset({"U8", "BF16"}), partial(_packed, bits=bits, group=group))
+        for name, bits, group in (
+            *(("int8-g64", 8, 64), ("int4", 4, 0), ("int4-g64", 4, 64), ("hadamard-int4", 4, 0)),
+            *(("int2", 2, 0), ("int2-g64", 2, 64), ("hadamard-int2", 2, 0)),
+        )
+    },
+    "topk-": (
+        frozenset({"F16", "I8", "U8"}),
+        lambda n, d, k: n * (2 * _kept(d, k) + -(-d // 8)) + 1,
+    ),
+    "randk-": (frozenset({"F16", "I8", "U8"}), lambda n, d, k: 2 * n * _kept(d, k) + 9),
+    "svd-": (frozenset({"F16", "I8"}), lambda n, d, q: 2 * (n + d) * _kept(min(n, d), q) + 2),
+    # A byte for each value, two beside it where it is large, one for each row or column, all by zstd.
+    "pca-": (frozenset({"F16", "I8"}), lambda n, d, q: 2 * n * _kept(d, q) + 1),
+    **{
+        f"{before}transform-{target}": (
+            frozenset({"U8"}),
+            lambda n, d, _: _zstd(3 * n * d + max(n, d)) + 256,
+        )
+        for before in ("", "pca-")
+        for target in "eb"
+    },
 }
-# Frame header, metadata before its lengths, container header of two parts: less than 512 bytes.
+# Frame header, metadata before its lengths, container header of four parts: less than 512 bytes.
 _AROUND_BYTES = 512
 # A length takes up to 5 bytes in msgpack, and no batch has more lengths than this.
 _LENGTH_BYTES = 5 * 4_096
 
 
 def _dtypes(codec: str) -> frozenset[str]:
-    values, _, stage = codec.partition("+")
-    return frozenset({"U8"}) if stage else _WRITTEN[values][1]
+    chain = _chain(codec)
+    return frozenset({"U8"}) if chain.stage else _WRITTEN[chain.family][0]
 
 
 def _wire_bytes(codec: str, *, rows: int, columns: int) -> int:
     """No message of so many rows has more bytes."""
-    values, _, stage = codec.partition("+")
-    dtype, _, each_row, each_message = _WRITTEN[values]
-    size = rows * columns * ITEM_BYTES[dtype] + rows * each_row + each_message
-    if stage:  # what zstd cannot compress grows by this much at most (ZSTD_compressBound)
-        size += (size >> 8) + 64
+    chain = _chain(codec)
+    size = _WRITTEN[chain.family][1](rows, columns, chain.number or 0.0)
+    if chain.stage:
+        size = _zstd(size)
     return size + _AROUND_BYTES + min(5 * rows, _LENGTH_BYTES)
+
+
+def _chain(codec: str) -> Chain:
+    chain = chain_of(codec)
+    if chain is None:
+        raise WireError(f"the peer names codec {codec!r}, which this version has not")
+    return chain
 
 
 def _columns(*, lower: int, upper: int) -> dict[Kind, int]:

@@ -35,7 +35,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
-Codec = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9+._-]{0,63}$")]
+Codec = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9+._-]{0,63}\*?$")]
 Dtype = Literal["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"]
 
 # Kinds that carry the rows of one micro-batch.
@@ -48,9 +48,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One permission. A limit that is not written is zero, or, where it says so, none.
 
     direction, peer: which way, and the role at the other end. dtypes: of parts on the wire. codecs:
-    how rows may be written. max_columns: last dimension before encoding, so the rank of a low-rank
-    cut. max_length: tokens of the longest example. max_run_bytes: whole frames in one run, restarts
-    included. max_row_norm: Euclidean, of what comes in; none if not written.
+    how rows may be written; `transform-e*` stands for all names that begin so. max_columns: last
+    dimension before encoding, so the rank of a low-rank cut. max_length: tokens of the longest example.
+    max_run_bytes: whole frames in one run, restarts included. max_row_norm: Euclidean, of what comes
+    in; none if not written.
     """
 
     id: Name
@@ -66,6 +67,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_examples: Count = 0
     max_length: Count = 0
     max_row_norm: Positive | None = None
+
+    def allows(self, codec: str) -> bool:
+        """Whether the rule names this codec, or its beginning with a `*`."""
+        return any(
+            codec.startswith(name[:-1]) if name.endswith("*") else codec == name
+            for name in self.codecs
+        )
 
 
 class Leakage(
@@ -169,7 +177,7 @@ class Ledger:
     def faults(self, facts: Facts, *, rule: Rule) -> Iterator[RefusedError]:
         """Every limit of its rule that the message goes over. Ask `judge` for a verdict."""
         policy = self.policy
-        if facts.codec and facts.codec not in rule.codecs:
+        if facts.codec and not rule.allows(facts.codec):
             yield RefusedError(
                 f"policy {policy.name} refuses {_named(facts)} in codec {facts.codec}; rule {rule.id} "
                 f"allows {', '.join(rule.codecs) or 'none'}",

@@ -131,7 +131,8 @@ class Offer(Meta, frozen=True):
 
     conversation: 16 random bytes, new each time the parties agree anew; both logs name it.
     job: digest of everything that decides the numbers; two runs with the same digest may resume one
-    another. layers and bottlenecks: digests of the trunk's two groups of weights.
+    another. layers and bottlenecks: digests of the trunk's two groups of weights. bases: of those that
+    codecs work in, by message kind; of nothing where none does.
     """
 
     run: Name
@@ -149,6 +150,7 @@ class Offer(Meta, frozen=True):
     seed: Count
     layers: Digest
     bottlenecks: Digest
+    bases: Digest
     held: Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
 
     def __repr__(self) -> str:
@@ -163,7 +165,9 @@ class Accept(Meta, frozen=True):
     """
 
     held: Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
-    needs: Annotated[tuple[Literal["layers", "bottlenecks"], ...], msgspec.Meta(max_length=2)]
+    needs: Annotated[
+        tuple[Literal["layers", "bottlenecks", "bases"], ...], msgspec.Meta(max_length=3)
+    ]
     witnessed: Sequence
 
 

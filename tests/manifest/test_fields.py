@@ -118,6 +118,7 @@ def test_what_is_no_source_is_refused(tmp_path: Path, text: object) -> None:
 
 def test_a_codec_is_one_of_the_chains(tmp_path: Path) -> None:
     assert read(tmp_path, codec="int8+zstd").codec == "int8+zstd"
+    assert read(tmp_path, codec="transform-e0.2").codec == "transform-e0.2"
     with pytest.raises(ValidationError):
         read(tmp_path, codec="zstd+int8")
 

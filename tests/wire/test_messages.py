@@ -57,6 +57,7 @@ OFFER = Offer(
     seed=0,
     layers="1" * 64,
     bottlenecks="2" * 64,
+    bases="3" * 64,
     held=(0, 50),
 )
 SETTLEMENT = Settlement("1" * 64, 60, "2" * 64, "3" * 128, ("4" * 64,), 12, "5" * 128)

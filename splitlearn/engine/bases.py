@@ -1,0 +1,60 @@
+"""The bases that codecs work in: fitted to public text by one party, known to both by one digest.
+
+They travel as a group of weights beside the trunk's own. Activations and outputs have one each;
+gradients gain next to nothing from one and have none.
+"""
+
+# D width
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from splitlearn.codecs import Basis, Codec, build
+from splitlearn.manifest import needs_basis
+from splitlearn.roles import Kind
+from splitlearn.split import PcaBasis
+from splitlearn.wire.messages import Offer
+
+__all__ = ["IN_BASIS", "codecs_of", "expected_bases", "state_of"]
+
+IN_BASIS = (Kind.ACTIVATION, Kind.OUTPUT)
+
+
+def state_of(bases: Mapping[Kind, PcaBasis]) -> dict[str, Tensor]:
+    """Tensors by name, as they are digested and sent."""
+    return {
+        f"{kind.value}.{name}": tensor.contiguous()
+        for kind, basis in bases.items()
+        for name, tensor in (("mean", basis.mean), ("vectors", basis.components))
+    }
+
+
+def expected_bases(offer: Offer, *, width: int) -> dict[str, Tensor]:
+    """Names and shapes of the bases that an offer's codecs work in, on the meta device.
+
+    WireError where an offer names a codec that there is not, or one in a basis for gradients.
+    """
+    out = {}
+    for kind in _STEP_KINDS:
+        name = getattr(offer.codecs, kind.value)
+        if not needs_basis(name) or kind not in IN_BASIS:
+            build(name)
+            continue
+        out[f"{kind.value}.mean"] = torch.empty(width, device="meta")
+        out[f"{kind.value}.vectors"] = torch.empty(width, width, device="meta")
+    return out
+
+
+def codecs_of(names: Mapping[str, str], state: Mapping[str, Tensor]) -> dict[Kind, Codec]:
+    """The codec of each kind of tensor. names: by kind, as an offer has them; state: of the bases."""
+    out: dict[Kind, Codec] = {}
+    for kind in _STEP_KINDS:
+        mean = state.get(f"{kind.value}.mean")
+        basis = None if mean is None else Basis(mean, state[f"{kind.value}.vectors"])
+        out[kind] = build(names[kind.value], basis=basis)
+    return out
+
+
+_STEP_KINDS = (*IN_BASIS, Kind.GRADIENT, Kind.INPUT_GRADIENT)
