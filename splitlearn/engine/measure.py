@@ -362,5 +362,6 @@ def _offer(width: int) -> Offer:
         seed=0,
         layers="0" * 64,
         bottlenecks="0" * 64,
+        bases="0" * 64,
         held=(),
     )
