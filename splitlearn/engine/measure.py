@@ -28,7 +28,7 @@ from splitlearn.errors import RefusedError
 from splitlearn.gate import Gate, Private
 from splitlearn.identity import PartyName
 from splitlearn.identity.party import Keys
-from splitlearn.manifest import Job
+from splitlearn.manifest import Job, needs_basis
 from splitlearn.pipeline.speeds import Line, PartySpeeds, Speeds
 from splitlearn.policy import Policy
 from splitlearn.roles import Kind, Role
@@ -96,7 +96,8 @@ def measure_speeds(
 ) -> Speeds:
     """Speeds at micro-batches of a smaller and a larger size; the model's gradients are gone afterwards.
 
-    layer: the one that is looked at, whose input `codecs` are tried on. tokens, padded: of an example.
+    layer: the one that is looked at, whose input `codecs` are tried on,
+    but for those in a basis, which is fitted to a job's own public text. tokens, padded: of an example.
     """
     passes = [_passes(model, made, layer=layer) for made in batches]
     amounts = [float(made.inputs["input_ids"].numel()) for made in batches]
@@ -122,7 +123,9 @@ def measure_speeds(
             layer_update_s=_update_s(model, layer=layer, optimiser=optimiser),
             message=_message(policy, batches, width=model.config.hidden_size),
         ),
-        codecs={name: _codec(name, passes[-1][0].rows_ND) for name in codecs},
+        codecs={
+            name: _codec(name, passes[-1][0].rows_ND) for name in codecs if not needs_basis(name)
+        },
     )
 
 
