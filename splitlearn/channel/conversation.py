@@ -4,6 +4,7 @@ Whoever made it, dialler or listener, puts links under it and decides what follo
 Blocking calls belong to the engine's threads, everything else to the loop.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from splitlearn.channel.base import Released
@@ -18,6 +19,8 @@ __all__ = ["LINGER_S", "Conversation"]
 
 # How long a good close waits until the peer has taken what was sent.
 LINGER_S = 2.0
+# How long a close waits for a first link that is being made.
+FIRST_LINK_S = 0.5
 
 
 class Conversation:
@@ -98,6 +101,13 @@ class Conversation:
             self._on_close(reason)
 
     async def _leave(self, reason: str | None) -> None:
+        # Taken up at once and given up at once: the first link is only just being made, and without
+        # it the peer would not hear why.
+        give_up_s = asyncio.get_running_loop().time() + FIRST_LINK_S
+        while self.link is None and not self.tally.received:
+            if asyncio.get_running_loop().time() > give_up_s:
+                break
+            await asyncio.sleep(0.01)
         # Ended before the bye: nobody shall mend the link that the peer hangs up on.
         self.mailbox.end()
         if self.link is not None:
