@@ -7,7 +7,6 @@ step and for which message it waited.
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
 
 import msgspec
 from torch import Tensor
@@ -16,7 +15,7 @@ from splitlearn.audit import Dp
 from splitlearn.channel.base import Channel, PeerRestarted
 from splitlearn.codecs.base import Codec
 from splitlearn.errors import AuditError, ChannelError, RefusedError
-from splitlearn.gate import Gate, Private
+from splitlearn.gate import Gate, Outcome, Private
 from splitlearn.roles import Kind
 from splitlearn.session import Session
 from splitlearn.wire.frames import Frame
@@ -131,9 +130,7 @@ class Talk:
         return f"step {self.session.next_step} from {self.channel.peer}"
 
 
-def _outcome(
-    error: BaseException | None,
-) -> Literal["done", "failed", "interrupted", "refused"]:
+def _outcome(error: BaseException | None) -> Outcome:
     if error is None:
         return "done"
     if isinstance(error, RefusedError):

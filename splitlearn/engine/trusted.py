@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
 
 import msgspec
 import torch
@@ -34,6 +33,7 @@ from splitlearn.engine.events import (
     SentWeights,
     StepDone,
 )
+from splitlearn.engine.exchange import Exchange, rows_in
 from splitlearn.engine.flight import Flight, pause_at_cut
 from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.optimiser import build_stepper
@@ -42,19 +42,15 @@ from splitlearn.engine.seeds import seeded
 from splitlearn.engine.talk import Talk
 from splitlearn.engine.weights import Inlet, shards
 from splitlearn.errors import SessionError
-from splitlearn.gate import Gate, Private
+from splitlearn.gate import Gate
 from splitlearn.pipeline import ORDERS, Action, Op
 from splitlearn.roles import Kind, Role
 from splitlearn.session import MAX_UNSETTLED, Session
 from splitlearn.split.freeze import set_training
-from splitlearn.split.rows import pack, unpack
 from splitlearn.split.stage import RemoteStage
 from splitlearn.split.weights import GROUPS
 from splitlearn.tasks.batches import Batch
-from splitlearn.wire.frames import Frame
 from splitlearn.wire.messages import Accept, Finish, Offer, Resume, Shard, Step, StepTensor
-
-Phase = Literal["train", "evaluate"]
 
 __all__ = ["EVALUATION_GROUP", "IN_FLIGHT", "TrustedEngine", "TrustedRun"]
 
@@ -122,8 +118,8 @@ class TrustedEngine:
         # Wall seconds of each step that this process did, those done again after a restart included.
         self.step_s: list[float] = []
         self.rows = {"train": 0, "evaluate": 0}
-        self._early: dict[tuple[Kind, int], Frame] = {}
         self._talk: Talk | None = None
+        self._exchange: Exchange | None = None
         self._settled_at = 0.0
         # Bytes of whole frames by kind, over all conversations of this process.
         self.sent: Counter[Kind] = Counter()
@@ -134,6 +130,12 @@ class TrustedEngine:
         """The conversation under way."""
         assert self._talk is not None, "a step before the conversation began"
         return self._talk
+
+    @property
+    def _link(self) -> Exchange:
+        """Its tensors."""
+        assert self._exchange is not None, "a step before the conversation began"
+        return self._exchange
 
     def train(self, steps: Callable[[int], Sequence[Batch]]) -> None:
         """Train to the schedule's end; a peer that comes back as a new process only costs time."""
@@ -195,7 +197,13 @@ class TrustedEngine:
             received=self.received,
         )
         self._talk = talk
-        self._early.clear()
+        self._exchange = Exchange(
+            talk,
+            codecs=self._codecs,
+            widths={Kind.OUTPUT: run.exit, Kind.INPUT_GRADIENT: run.entrance},
+            packed=run.packed,
+            noise=run.noise,
+        )
         talk.say(Kind.OFFER, offer)
         accept = talk.hear(Kind.ACCEPT).meta
         assert isinstance(accept, Accept)
@@ -260,11 +268,11 @@ class TrustedEngine:
             i = action.micro_batch
             batch = batches[i]
             # A step is one step: once its last gradient is out the session counts the next one.
-            meta = self._meta(batch, i, len(batches), phase="train", step=step)
+            place = self._link.place(batch, i, len(batches), phase="train", step=step)
             if action.op is Op.BOTTOM:
-                flights[i] = self._bottom(batch, meta, labels=True)
+                flights[i] = self._bottom(batch, place, labels=True)
             elif action.op is Op.TOP:
-                h_BTD = self._receive(Kind.OUTPUT, batches, meta)
+                h_BTD = self._link.receive(Kind.OUTPUT, batch, place)
                 h_BTD.requires_grad_(run.offer.mode != "features")
                 with seeded(run.offer.seed, step=step, micro_batch=i, stage="top"):
                     output = flights[i][0].from_cut(h_BTD)
@@ -272,11 +280,11 @@ class TrustedEngine:
                 self._backward(loss, output, batch, items=total)
                 mean += loss.detach()
                 if h_BTD.grad is not None:
-                    self._send(Kind.GRADIENT, h_BTD.grad, batch, meta)
+                    self._link.send(Kind.GRADIENT, h_BTD.grad, batch, place)
                 if not back:
                     del flights[i]
             else:
-                g_BTD = self._receive(Kind.INPUT_GRADIENT, batches, meta)
+                g_BTD = self._link.receive(Kind.INPUT_GRADIENT, batch, place)
                 torch.autograd.backward(flights.pop(i)[1], g_BTD)
         self._stepper.step()
         self.losses.append(mean.item())
@@ -308,11 +316,12 @@ class TrustedEngine:
                 flights: dict[int, Flight] = {}
                 for action in self._order(len(group), backward=False):
                     i = action.micro_batch
-                    meta = self._meta(group[i], i, len(group), phase="evaluate", step=step)
+                    place = self._link.place(group[i], i, len(group), phase="evaluate", step=step)
                     if action.op is Op.BOTTOM:
-                        flights[i] = self._bottom(group[i], meta, labels=False)[0]
+                        flights[i] = self._bottom(group[i], place, labels=False)[0]
                     else:
-                        output = flights.pop(i).from_cut(self._receive(Kind.OUTPUT, group, meta))
+                        h_BTD = self._link.receive(Kind.OUTPUT, group[i], place)
+                        output = flights.pop(i).from_cut(h_BTD)
                         done += 1
                         self._observe(Evaluated(done))
                         yield logits_of(output)
@@ -338,76 +347,25 @@ class TrustedEngine:
         self._observe(Finished(self._now.session.next_step))
         return inlet.state() if heard else {}
 
-    def _bottom(self, batch: Batch, meta: StepTensor, *, labels: bool) -> tuple[Flight, Tensor]:
+    def _bottom(self, batch: Batch, place: StepTensor, *, labels: bool) -> tuple[Flight, Tensor]:
         """Start a forward and send what it hands out at the cut."""
         inputs = {**batch.inputs, **batch.labels} if labels else batch.inputs
         flight = Flight(self.run.local, inputs=inputs)
-        place = {"step": meta.step, "micro_batch": meta.micro_batch}
-        with seeded(self.run.offer.seed, **place, stage="bottom"):
+        seed, step, i = self.run.offer.seed, place.step, place.micro_batch
+        with seeded(seed, step=step, micro_batch=i, stage="bottom"):
             h_BTD = flight.to_cut()
-        self._send(Kind.ACTIVATION, h_BTD, batch, meta)
-        self.rows[meta.phase] += _rows(batch, meta)
+        self._link.send(Kind.ACTIVATION, h_BTD, batch, place)
+        self.rows[place.phase] += rows_in(batch, place)
         return flight, h_BTD
-
-    def _send(self, kind: Kind, h_BTD: Tensor, batch: Batch, meta: StepTensor) -> None:
-        noise = self.run.noise
-        self._now.say(
-            kind,
-            meta if kind is Kind.ACTIVATION else msgspec.structs.replace(meta, lengths=()),
-            tensor=pack(h_BTD.detach(), lengths=batch.lengths, packed=meta.packed),
-            codec=self._codecs[kind],
-            private=_private(batch),
-            dp=noise.record(meta.step) if noise and kind is Kind.GRADIENT else None,
-            keep=batch.canary,
-        )
-
-    def _receive(self, kind: Kind, batches: Sequence[Batch], meta: StepTensor) -> Tensor:
-        """The padded answer for one micro-batch; answers to others that come before it are kept."""
-        width = self.run.exit if kind is Kind.OUTPUT else self.run.entrance
-        wanted = (kind, meta.micro_batch)
-        while wanted not in self._early:
-            frame = self._now.hear(kind)
-            assert isinstance(frame.meta, StepTensor)
-            self._early[frame.kind, frame.meta.micro_batch] = frame
-        batch, frame = batches[meta.micro_batch], self._early.pop(wanted)
-        x_ND = self._now.tensor(
-            frame, codec=self._codecs[kind], rows=_rows(batch, meta), width=width
-        )
-        return unpack(x_ND, lengths=batch.lengths, width=meta.width, packed=meta.packed)
 
     def _order(self, micro_batches: int, *, backward: bool) -> Iterator[Action]:
         run = self.run
         return ORDERS[run.order](micro_batches, in_flight=run.in_flight, backward=backward)
 
-    def _meta(self, batch: Batch, i: int, of: int, *, phase: Phase, step: int) -> StepTensor:
-        return StepTensor(
-            step=step,
-            micro_batch=i,
-            micro_batches=of,
-            phase=phase,
-            width=batch.inputs["input_ids"].shape[1],
-            packed=self.run.packed,
-            lengths=batch.lengths,
-            reply_to=0,
-        )
-
     def _save(self, step: int) -> None:
         self._checkpoints.save(
             step, model=self.run.local, stepper=self._stepper, extra={"losses": self.losses}
         )
-
-
-def _rows(batch: Batch, meta: StepTensor) -> int:
-    return sum(batch.lengths) if meta.packed else len(batch.lengths) * meta.width
-
-
-def _private(batch: Batch) -> Private:
-    """What must never be in a payload of this batch, for the gate to compare with."""
-    return Private(
-        ids=batch.inputs["input_ids"].numpy(),
-        labels=tuple(t.numpy() for t in (*batch.labels.values(), *batch.truth.values())),
-        lengths=batch.lengths,
-    )
 
 
 def _floats(values: object) -> list[float]:

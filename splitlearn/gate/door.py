@@ -5,31 +5,19 @@ goes wrong, nothing is released and the door stays shut: there is no switch to l
 tensors only as what codecs turn into parts; never touches a network.
 """
 
-import hmac
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import numpy as np
 
-from splitlearn.audit import (
-    Blobs,
-    Denied,
-    Dp,
-    Log,
-    PartShape,
-    Party,
-    Payload,
-    PolicyChange,
-    RunClose,
-    RunOpen,
-    Witness,
-)
+from splitlearn.audit import Dp, Log, PartShape, Witness
 from splitlearn.channel.base import Released
 from splitlearn.errors import AuditError, RefusedError, SplitLearnError, WireError
+from splitlearn.gate.account import Account, Outcome
 from splitlearn.gate.rows import check_arguments, check_rows, read_back, rows_of, same_bits
 from splitlearn.identity import PartyName
 from splitlearn.policy import (
@@ -39,7 +27,6 @@ from splitlearn.policy import (
     Ledger,
     Policy,
     Private,
-    Rule,
     check_finite,
     check_row_norm,
     check_weights,
@@ -47,7 +34,6 @@ from splitlearn.policy import (
 from splitlearn.roles import Kind
 from splitlearn.wire import frames, tensors
 from splitlearn.wire.frames import BEARS_TENSORS, Frame
-from splitlearn.wire.limits import PROTOCOL
 from splitlearn.wire.messages import Meta, Offer, StepTensor
 from splitlearn.wire.tensors import Part
 
@@ -85,15 +71,9 @@ class Gate:
         offer: Offer,
     ) -> None:
         """Use `Gate.open`."""
-        self._policy, self._digest = policy, policy.digest
         self._ledger = Ledger(policy, spent=log.spent(offer.run))
-        self._log, self._session = log, session
-        self.witness = Witness(log, me=me, peer=peer, offer=offer)
-        self._me, self._peer, self._binding = me, peer, binding
-        self._run, self._salt = offer.run, bytes.fromhex(offer.salt)
-        self._totals = {"in": 0, "out": 0}
-        self._wire_bytes = {"in": 0, "out": 0}
-        self._denied = 0
+        self._session, self._me, self._peer = session, me, peer
+        self._account = Account(policy, log=log, me=me, peer=peer, binding=binding, offer=offer)
         # Parts of frames that were admitted and not opened yet: parsed once.
         self._admitted: dict[int, tuple[Frame, tuple[Part, ...]]] = {}
         self._shut: str | None = None
@@ -122,22 +102,13 @@ class Gate:
         Raises AuditError if it cannot be logged.
         """
         gate = cls(policy, log=log, session=session, me=me, peer=peer, binding=binding, offer=offer)
-        before = log.policy_of(offer.run)
-        if before not in {None, policy.digest}:
-            log.append(PolicyChange(run=offer.run, before=before, policy=policy.digest))
-        log.append(
-            RunOpen.of(
-                offer,
-                software=software,
-                me=Party(id=me.uri, role=me.role),
-                peer=Party(id=peer.uri, role=peer.role),
-                binding=binding,
-                log_key=log.verifier_key,
-                policy_text=policy.canonical.decode(),
-                vocabulary=vocabulary,
-            )
-        )
+        gate._account.begin(software=software, vocabulary=vocabulary)
         return gate
+
+    @property
+    def witness(self) -> Witness:
+        """Receipts and heads of this conversation's logs."""
+        return self._account.witness
 
     def release(
         self,
@@ -201,8 +172,10 @@ class Gate:
                     self._check_rows(decoded_ND, kind=kind, meta=meta, private=private, coded=True)
             elif written:
                 check_weights(written)
-            blob = Blobs.open(self._log.folder, create=True).keep(raw) if keep else "withheld"
-            self._record(frame, facts=facts, rule=rule, parts=attempt.parts, dp=dp, blob=blob)
+            self._account.enter(
+                frame, facts=facts, rule=rule, parts=attempt.parts, dp=dp, keep=keep
+            )
+            self._ledger.charge(rule, wire_bytes=len(raw))
             return Released(kind=kind, seq=seq, raw=raw)
 
     def admit(self, frame: Frame) -> None:
@@ -218,7 +191,8 @@ class Gate:
             facts = self._facts(frame.kind, "in", frame.meta, private=None)
             facts = _with_bytes(facts, parts=parts, wire_bytes=len(frame.raw))
             rule = self._ledger.judge(facts)
-            self._record(frame, facts=facts, rule=rule, parts=attempt.parts)
+            self._account.enter(frame, facts=facts, rule=rule, parts=attempt.parts)
+            self._ledger.charge(rule, wire_bytes=len(frame.raw))
             if parts:
                 self._admitted[frame.seq] = (frame, parts)
 
@@ -255,7 +229,7 @@ class Gate:
         admitted, parts = self._admitted.pop(frame.seq, (None, ()))
         return parts if admitted is frame else tensors.decode(frame.payload)
 
-    def close(self, *, outcome: Literal["done", "failed", "interrupted", "refused"]) -> None:
+    def close(self, *, outcome: Outcome) -> None:
         """Shut the door, log the conversation's totals and sign the log's head. May be called twice.
 
         Raises AuditError if it cannot be logged.
@@ -264,18 +238,7 @@ class Gate:
             if self._shut == _CLOSED:
                 return
             self._shut = _CLOSED
-            self._log.append(
-                RunClose(
-                    run=self._run,
-                    outcome=outcome,
-                    messages_out=self._totals["out"],
-                    messages_in=self._totals["in"],
-                    bytes_out=self._wire_bytes["out"],
-                    bytes_in=self._wire_bytes["in"],
-                    denied=self._denied,
-                )
-            )
-            self._log.checkpoint()
+            self._account.close(outcome)
 
     @contextmanager
     def _door(self, attempt: "_Attempt") -> Iterator[None]:
@@ -292,22 +255,10 @@ class Gate:
             rule = error.rule if isinstance(error, RefusedError) else type(error).__name__
             self._shut = f"the gate shut at {attempt.kind} {attempt.direction} ({rule})"
             if isinstance(error, SplitLearnError) and not isinstance(error, AuditError):
-                self._deny(attempt, rule=rule)
+                self._account.deny(
+                    attempt.kind, direction=attempt.direction, parts=attempt.parts, rule=rule
+                )
             raise
-
-    def _deny(self, attempt: "_Attempt", *, rule: str) -> None:
-        self._denied += 1
-        self._log.append(
-            Denied(
-                run=self._run,
-                direction=attempt.direction,
-                peer=self._peer.uri,
-                kind=attempt.kind,
-                rule=rule,
-                policy=self._digest,
-                parts=attempt.parts,
-            )
-        )
 
     @contextmanager
     def _blaming_the_peer(self) -> Iterator[None]:
@@ -346,54 +297,6 @@ class Gate:
         if self._guard is not None and private is not None and not coded:
             said = self._guard.look(x_ND, kind=kind, private=private, packed=meta.packed)
             self.warnings += [said] if said is not None else []
-
-    def _record(
-        self,
-        frame: Frame,
-        *,
-        facts: Facts,
-        rule: Rule,
-        parts: tuple[PartShape, ...],
-        dp: Dp | None = None,
-        blob: str = "withheld",
-    ) -> None:
-        meta = frame.meta
-        step = meta if isinstance(meta, StepTensor) else None
-        commit = hmac.digest(self._salt, frame.raw, "sha256").hex()
-        self._log.append(
-            Payload(
-                run=self._run,
-                direction=facts.direction,
-                me=self._me.uri,
-                peer=self._peer.uri,
-                peer_role=self._peer.role,
-                binding=self._binding,
-                message=frame.seq,
-                reply_to=step.reply_to if step else 0,
-                step=getattr(meta, "step", None),
-                micro_batch=step.micro_batch if step else None,
-                phase=step.phase if step else "",
-                kind=frame.kind,
-                schema=f"{frame.kind}/{PROTOCOL}",
-                codec=facts.codec,
-                rows=facts.rows,
-                columns=facts.columns,
-                examples=facts.examples,
-                longest=facts.longest,
-                side=meta.__struct_fields__,
-                parts=parts,
-                wire_bytes=facts.wire_bytes,
-                commit=commit,
-                blob=blob,
-                policy=self._digest,
-                rules=(rule.id,),
-                dp=dp,
-            )
-        )
-        self.witness.logged(facts.direction, commit)
-        self._ledger.charge(rule, wire_bytes=facts.wire_bytes)
-        self._totals[facts.direction] += 1
-        self._wire_bytes[facts.direction] += facts.wire_bytes
 
 
 _CLOSED = "it was closed"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from splitlearn import policy
-from splitlearn.engine import trusted
+from splitlearn.engine import exchange
 from splitlearn.engine.plain import evaluate_plain, train_plain
 from splitlearn.engine.prepare import Prepared, check_policy, prepare, specs, unsplit
 from splitlearn.errors import AuditError, ManifestError, RefusedError
@@ -193,7 +193,7 @@ def test_a_run_on_randomised_labels_keeps_true_and_used_ones_from_its_payloads(
     found = prepared(tmp_path, {"privacy": {"label_epsilon": 0.1}})
     run_in_memory(tmp_path / "parties", found.run, steps=found.data.steps)
     (batch, *_) = found.data.steps(0)
-    used, truth = trusted._private(batch).labels
+    used, truth = exchange._private(batch).labels
     assert used.tolist() == batch.labels["labels"].tolist()
     assert truth.tolist() == batch.truth["labels"].tolist()
 

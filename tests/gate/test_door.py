@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import torch
 
-from splitlearn.audit import Denied, Exit, Gap, Log, Payload, RunClose, RunOpen, verify
+from splitlearn.audit import Denied, Exit, Gap, Log, Payload, verify
 from splitlearn.codecs import Identity, build, to_part
 from splitlearn.errors import AuditError, RefusedError, SessionError, WireError
 from splitlearn.gate import Gate
@@ -108,36 +108,6 @@ def test_every_codec_passes_its_own_door(tmp_path: Path, codec: str, seed: int) 
     door = Door(tmp_path)
     released = door.send(rows(seed=seed), codec=build(codec))
     assert door.tap[-1] == released
-
-
-def test_a_run_is_opened_with_its_policy_and_without_its_salt(tmp_path: Path) -> None:
-    door = Door(tmp_path)
-    first = door.records[0]
-    assert isinstance(first, RunOpen)
-    assert (first.run, first.policy) == ("news", door.policy.digest)
-    assert first.policy_text == door.policy.canonical.decode()
-    assert (first.me.id, first.peer.id) == (TRUSTED.uri, COMPUTE.uri)
-    assert first.vocabulary == 30_000
-    everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-    assert offer().salt.encode() not in everything
-
-
-def test_a_whole_run_closes_clean(tmp_path: Path) -> None:
-    door = Door(tmp_path)
-    door.send(rows())
-    frame = door.hear(Kind.OUTPUT, OUTPUT, output())
-    x_ND = door.gate.open_tensor(frame, codec=build("identity"), rows=28, width=8)
-    assert x_ND.shape == (28, 8)
-    door.gate.close(outcome="done")
-    door.gate.close(outcome="failed")
-    door.log.close()
-    # After it two signed heads: of the conversation and of the log.
-    close = door.records[-3]
-    assert isinstance(close, RunClose)
-    assert (close.outcome, close.messages_out, close.messages_in) == ("done", 3, 3)
-    assert close.bytes_out == sum(len(released.raw) for released in door.tap)
-    report = verify(tmp_path, verifier_key=door.log.verifier_key)
-    assert report.exit is Exit.CLEAN, report.findings
 
 
 def test_both_parties_log_the_same_commitments(tmp_path: Path) -> None:

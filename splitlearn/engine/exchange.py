@@ -1,0 +1,103 @@
+"""Micro-batches on the link: what of one is sent, and the answers, in whatever order they come.
+
+One for each conversation. Padded tensors here, rows there; what a payload must not be recognisable by
+goes along to the gate. Does no sums and decides nothing about the pace.
+"""
+
+# B batch, T tokens, D width at a cut, N rows that travel (packed: B x T without padding)
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+from torch import Tensor
+
+from splitlearn.codecs import Codec
+from splitlearn.engine.noise import LabelNoise
+from splitlearn.engine.talk import Talk
+from splitlearn.gate import Private
+from splitlearn.roles import Kind
+from splitlearn.split.rows import pack, unpack
+from splitlearn.tasks.batches import Batch
+from splitlearn.wire.frames import Frame
+from splitlearn.wire.messages import StepTensor
+
+__all__ = ["Exchange", "Phase", "rows_in"]
+
+Phase = Literal["train", "evaluate"]
+
+
+class Exchange:
+    """The tensors that a trusted party and its peer exchange in one conversation.
+
+    widths: columns of each kind that comes back. packed: whether padding is left out. noise: what is
+    in the gradients, for the record.
+    """
+
+    def __init__(
+        self,
+        talk: Talk,
+        *,
+        codecs: Mapping[Kind, Codec],
+        widths: Mapping[Kind, int],
+        packed: bool,
+        noise: LabelNoise | None,
+    ) -> None:
+        self._talk, self._codecs, self._widths = talk, codecs, widths
+        self._packed, self._noise = packed, noise
+        self._early: dict[tuple[Kind, int], Frame] = {}
+
+    def place(self, batch: Batch, i: int, of: int, *, phase: Phase, step: int) -> StepTensor:
+        """Where micro-batch `i` of `of` stands in the run, and what its peer needs to rebuild masks."""
+        return StepTensor(
+            step=step,
+            micro_batch=i,
+            micro_batches=of,
+            phase=phase,
+            width=batch.inputs["input_ids"].shape[1],
+            packed=self._packed,
+            lengths=batch.lengths,
+            reply_to=0,
+        )
+
+    def send(self, kind: Kind, h_BTD: Tensor, batch: Batch, place: StepTensor) -> None:
+        """Pass a padded tensor through the gate."""
+        noise = self._noise
+        self._talk.say(
+            kind,
+            place if kind is Kind.ACTIVATION else msgspec.structs.replace(place, lengths=()),
+            tensor=pack(h_BTD.detach(), lengths=batch.lengths, packed=place.packed),
+            codec=self._codecs[kind],
+            private=_private(batch),
+            dp=noise.record(place.step) if noise and kind is Kind.GRADIENT else None,
+            keep=batch.canary,
+        )
+
+    def receive(self, kind: Kind, batch: Batch, place: StepTensor) -> Tensor:
+        """The padded answer for one micro-batch; answers to others that come before it are kept."""
+        wanted = (kind, place.micro_batch)
+        while wanted not in self._early:
+            frame = self._talk.hear(kind)
+            assert isinstance(frame.meta, StepTensor)
+            self._early[frame.kind, frame.meta.micro_batch] = frame
+        x_ND = self._talk.tensor(
+            self._early.pop(wanted),
+            codec=self._codecs[kind],
+            rows=rows_in(batch, place),
+            width=self._widths[kind],
+        )
+        return unpack(x_ND, lengths=batch.lengths, width=place.width, packed=place.packed)
+
+
+def rows_in(batch: Batch, place: StepTensor) -> int:
+    """Rows of a micro-batch that travel."""
+    return sum(batch.lengths) if place.packed else len(batch.lengths) * place.width
+
+
+def _private(batch: Batch) -> Private:
+    """What must never be in a payload of this batch, for the gate to compare with."""
+    return Private(
+        ids=batch.inputs["input_ids"].numpy(),
+        labels=tuple(t.numpy() for t in (*batch.labels.values(), *batch.truth.values())),
+        lengths=batch.lengths,
+    )
