@@ -1,18 +1,15 @@
 """What the records of one log have to say to each other, in the order in which they stand.
 
-Conversations, numbers, receipts, heads of peers, policy, totals, redactions. Never reads a file: lines
-and heads are `verify`'s, what lies beside them is `evidence`'s.
+Conversations, numbers, policy, totals, redactions. Never reads a file: lines and heads are `verify`'s,
+what lies beside them is `evidence`'s. What peers signed is `vouching`'s.
 """
 
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from splitlearn.audit.checkpoint import format_verifier_key, parse_verifier_key
 from splitlearn.audit.findings import Exit, Findings
-from splitlearn.audit.receipts import Chain, Claim
 from splitlearn.audit.records import (
     Denied,
     Gap,
@@ -26,33 +23,17 @@ from splitlearn.audit.records import (
     RunClose,
     RunOpen,
 )
-from splitlearn.errors import AuditError, IdentityError, SplitLearnError
-from splitlearn.identity import PartyName
+from splitlearn.audit.vouching import Talk, Vouching
+from splitlearn.errors import SplitLearnError
 from splitlearn.wire.frames import BEARS_TENSORS
 
-__all__ = ["Judge", "JudgeOf", "Judging", "Talk"]
+__all__ = ["Judge", "JudgeOf", "Judging"]
 
 # Derives a payload's verdict again: None, or why it is not the one that was recorded. Called with the
 # payloads of a run in order, so it can add up budgets.
 Judge: TypeAlias = Callable[[Payload], str | None]
 # Makes one from the text of a policy and what its rules had let through in the run before, in bytes.
 JudgeOf: TypeAlias = Callable[[str, Mapping[str, int]], Judge]
-
-
-@dataclass(slots=True)
-class Talk:
-    """A conversation: what was said in it so far, and what of that the peer gave a receipt for."""
-
-    opened: RunOpen
-    record: int
-    last: dict[str, int] = field(default_factory=lambda: {"in": 0, "out": 0})
-    messages: Counter[str] = field(default_factory=Counter)
-    wire_bytes: Counter[str] = field(default_factory=Counter)
-    denied: int = 0
-    sent: Chain = field(default_factory=Chain)
-    # Messages with tensors that went out since the last receipt.
-    tensors: list[int] = field(default_factory=list)
-    receipted: int = 0
 
 
 class Judging:
@@ -68,21 +49,18 @@ class Judging:
     ) -> None:
         """key: of this log. peer_keys: those that were told by the peers, by the name in them."""
         self.talks: dict[str, Talk] = {}
+        self.vouching = Vouching(findings, talks=self.talks, peer_keys=peer_keys)
         self.bytes_by_kind: Counter[str] = Counter()
         self.messages_by_kind: Counter[str] = Counter()
-        self.receipts = 0
-        self.peer_heads: list[tuple[int, PeerCheckpoint]] = []
         self.blobs: dict[int, str] = {}
         self.redacted: dict[int, int] = {}
-        self.keys: dict[str, str] = {}
         self._findings = findings
-        self._key, self._pinned = key, peer_keys
+        self._key = key
         self._judge_of = judge_of
         self._judges: dict[tuple[str, str], Judge | None] = {}
         self._spent: dict[str, Counter[str]] = {}
         self._policies: dict[str, str] = {}
         self._changes: dict[str, PolicyChange] = {}
-        self._newest: dict[tuple[str, str], PeerCheckpoint] = {}
         self._talk: Talk | None = None
         self._judge: Judge | None = None
 
@@ -99,9 +77,9 @@ class Judging:
             case RunOpen():
                 self._open(record, index=index)
             case Receipt():
-                self._receipt(record, index=index)
+                self.vouching.receipt(record, index=index)
             case PeerCheckpoint():
-                self._peer_head(record, index=index)
+                self.vouching.peer_head(record, index=index)
             case RunClose():
                 self._close(record, index=index)
             case _:
@@ -116,22 +94,7 @@ class Judging:
                 "open",
                 f"run {self._talk.opened.run} was not closed: it is under way or was interrupted",
             )
-        for talk in self.talks.values():
-            if talk.tensors:
-                note(
-                    Exit.CLEAN,
-                    "unreceipted",
-                    f"the peer gave a receipt for {talk.receipted} of the {len(talk.sent)} messages "
-                    f"sent in this conversation; tensors are in {len(talk.tensors)} of the rest",
-                    record=talk.record,
-                )
-        for uri, key in self.keys.items():
-            if parse_verifier_key(key)[0] not in self._pinned:
-                note(
-                    Exit.CLEAN,
-                    "peer-unpinned",
-                    f"the key of {uri} was taken from this log; give the one that it told you",
-                )
+        self.vouching.finish()
 
     def _rare(self, record: Record, *, index: int) -> None:
         note = self._findings.note
@@ -270,83 +233,6 @@ class Judging:
                 self._judges[key] = None
                 self._findings.note(Exit.UNCHECKABLE, "policy", str(error), record=index)
         return self._judges[key]
-
-    def _receipt(self, record: Receipt, *, index: int) -> None:
-        self.receipts += 1
-        try:
-            talk = self._talk_of(record)
-            self._check_key(record.peer, record.key)
-            if record.last < talk.receipted:
-                raise AuditError(
-                    f"it counts {record.last} messages where the one before counts {talk.receipted}"
-                )
-            if record.chain != talk.sent.at(record.last):
-                raise AuditError(
-                    f"its chain over {record.last} messages is not that of the records: "
-                    "one of them is not what the peer took in"
-                )
-            Claim(
-                run=record.run,
-                conversation=record.conversation,
-                sender=talk.opened.me.id,
-                receiver=record.peer,
-                last=record.last,
-                chain=record.chain,
-            ).check(record.signature, key=record.key)
-        except AuditError as error:
-            self._findings.note(Exit.INTEGRITY, "receipt", str(error), record=index)
-            return
-        talk.receipted = record.last
-        talk.tensors = [message for message in talk.tensors if message > record.last]
-
-    def _peer_head(self, record: PeerCheckpoint, *, index: int) -> None:
-        try:
-            self._talk_of(record)
-            self._check_key(record.peer, record.key)
-            before = self._newest.get((record.run, record.peer))
-            if before is not None and (
-                record.size < before.size
-                or 0 < record.mine < before.mine
-                or (record.size == before.size and record.root != before.root)
-            ):
-                raise AuditError(
-                    f"the head of {record.size} records does not follow the head of {before.size} "
-                    "that was recorded before it"
-                )
-            if record.mine > index:
-                raise AuditError(
-                    f"it says that the peer countersigned {record.mine} records of this log, which "
-                    f"had {index}"
-                )
-        except AuditError as error:
-            self._findings.note(Exit.INTEGRITY, "peer-head", str(error), record=index)
-            return
-        self._newest[record.run, record.peer] = record
-        self.peer_heads.append((index, record))
-
-    def _talk_of(self, record: Receipt | PeerCheckpoint) -> Talk:
-        talk = self.talks.get(record.conversation)
-        if talk is None or (talk.opened.run, talk.opened.peer.id) != (record.run, record.peer):
-            raise AuditError(
-                f"there is no such conversation of run {record.run} with {record.peer}"
-            )
-        return talk
-
-    def _check_key(self, uri: str, key: str) -> None:
-        """A peer has one key, under its own name, and the one that it told the auditor."""
-        if self.keys.get(uri) == key:
-            return
-        name, public_key = parse_verifier_key(key)
-        try:
-            party = PartyName.parse(uri)
-        except IdentityError as error:
-            raise AuditError(str(error)) from None
-        if name != party.dns or format_verifier_key(name, public_key=public_key) != key:
-            raise AuditError(f"{key[:100]!r} is not a key of {uri}")
-        if self._pinned.get(name, key) != key:
-            raise AuditError(f"{uri} told you another key than the one that this log has from it")
-        if self.keys.setdefault(uri, key) != key:
-            raise AuditError(f"{uri} signs with another key than before")
 
     def _redaction(self, record: Redaction, *, index: int) -> None:
         if self.blobs.get(record.record) != record.blob:

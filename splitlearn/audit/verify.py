@@ -22,6 +22,7 @@ from splitlearn.audit.judging import Judge, JudgeOf, Judging
 from splitlearn.audit.log import CHECKPOINT_RECORDS, SEGMENTS, VERIFIER_KEY, read_lines
 from splitlearn.audit.merkle import Tree
 from splitlearn.audit.records import Checkpointed, decode
+from splitlearn.audit.vouching import Vouching
 from splitlearn.errors import AuditError
 
 __all__ = ["Exit", "Finding", "Judge", "JudgeOf", "Report", "canonical_key", "read_key", "verify"]
@@ -92,9 +93,9 @@ def verify(
     if lines.tree.size:
         lines.finish()
         judging.finish()
-        countersigned = _countersigned(heads, judging=judging, findings=findings)
+        countersigned = _countersigned(heads, vouching=judging.vouching, findings=findings)
         peers = read_peers(folder, key=key, findings=findings)
-        _check_peers(peers, judging=judging, findings=findings)
+        _check_peers(peers, vouching=judging.vouching, findings=findings)
         for record, name in judging.blobs.items():
             redacted = judging.redacted.get(record)
             check_blob(folder, name, record=record, redacted=redacted, findings=findings)
@@ -107,7 +108,7 @@ def verify(
         heads=lines.heads,
         runs=judging.runs,
         countersigned=countersigned,
-        receipts=judging.receipts,
+        receipts=judging.vouching.receipts,
         unreceipted=sum(len(talk.sent) - talk.receipted for talk in judging.talks.values()),
         kept=len(judging.blobs),
         redacted=len(judging.redacted),
@@ -246,13 +247,13 @@ class _Lines:
 
 
 def _countersigned(
-    heads: Mapping[int, Head], *, judging: Judging, findings: Findings
+    heads: Mapping[int, Head], *, vouching: Vouching, findings: Findings
 ) -> dict[str, int]:
     """How many records each peer countersigned; every head that a record says it did, did it."""
     found: dict[str, int] = {}
     bearing: set[tuple[int, str]] = set()
     for size, head in heads.items():
-        for key in judging.keys.values():
+        for key in vouching.keys.values():
             try:
                 if signed_by(head, key=key):
                     bearing.add((size, key))
@@ -265,7 +266,7 @@ def _countersigned(
                     f"signed head {size}: {error}",
                     record=size - 1,
                 )
-    for index, record in judging.peer_heads:
+    for index, record in vouching.peer_heads:
         if record.mine and (record.mine, record.key) not in bearing:
             findings.note(
                 Exit.INTEGRITY,
@@ -277,10 +278,10 @@ def _countersigned(
     return found
 
 
-def _check_peers(peers: Sequence[PeerHeads], *, judging: Judging, findings: Findings) -> None:
+def _check_peers(peers: Sequence[PeerHeads], *, vouching: Vouching, findings: Findings) -> None:
     """Every head of a peer that a record names lies under peers/ and is what the record says."""
     named: set[tuple[Path, int]] = set()
-    for index, record in judging.peer_heads:
+    for index, record in vouching.peer_heads:
         places = [place for place in peers if place.key == record.key]
         for place in places:
             head = place.heads.get(record.size)

@@ -1,5 +1,6 @@
 """What happens when in a step: the schedule of its micro-batches."""
 
+from splitlearn.pipeline.chain import Chain, Pipe, Run, Span, StageCosts
 from splitlearn.pipeline.schedule import (
     ORDERS,
     Action,
@@ -7,7 +8,7 @@ from splitlearn.pipeline.schedule import (
     fill_drain,
     one_forward_one_backward,
 )
-from splitlearn.pipeline.simulate import Chain, Pipe, Run, Span, StageCosts, simulate
+from splitlearn.pipeline.simulate import simulate
 
 __all__ = [
     "ORDERS",

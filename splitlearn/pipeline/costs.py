@@ -5,7 +5,7 @@ Pure sums over measured speeds. A micro-batch is the mean one: all have the same
 
 from dataclasses import dataclass, replace
 
-from splitlearn.pipeline.simulate import Chain, Pipe, StageCosts
+from splitlearn.pipeline.chain import Chain, Pipe, StageCosts
 from splitlearn.pipeline.speeds import CodecSpeed, Line, PartySpeeds, Speeds
 
 __all__ = ["Costed", "Link", "Setting", "chain_of", "cost"]

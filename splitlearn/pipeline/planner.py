@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from splitlearn.pipeline.chain import Chain, Run
 from splitlearn.pipeline.costs import Costed, Link, Setting, cost
 from splitlearn.pipeline.formulas import blocking_s, overlapped_s
-from splitlearn.pipeline.simulate import Chain, Run, simulate
+from splitlearn.pipeline.simulate import simulate
 from splitlearn.pipeline.speeds import Speeds
 
 __all__ = [

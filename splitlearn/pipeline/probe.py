@@ -6,8 +6,8 @@ each answer came. Answers to a train of large probes come at the pace of the dir
 
 from collections.abc import Callable, Sequence
 
+from splitlearn.pipeline.chain import Pipe
 from splitlearn.pipeline.costs import Link
-from splitlearn.pipeline.simulate import Pipe
 
 __all__ = ["ZEROS", "Probing", "fit_link"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from splitlearn.pipeline.simulate import Run, Span
+from splitlearn.pipeline.chain import Run, Span
 
 __all__ = ["timeline"]
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from splitlearn.channel.mailbox import DEFAULT_WINDOW
 from splitlearn.engine.trusted import IN_FLIGHT, SETTLE_MESSAGES
+from splitlearn.pipeline.chain import Pipe
 from splitlearn.pipeline.costs import Link, chain_of, cost, limit_s
-from splitlearn.pipeline.simulate import Pipe, simulate
+from splitlearn.pipeline.simulate import simulate
 from tests.pipeline.planning import GIVEN, LINK, PLAIN, SPEEDS
 
 modes = st.sampled_from([(False, False), (True, False), (True, True)])

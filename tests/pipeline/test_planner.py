@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from splitlearn.pipeline.chain import Pipe
 from splitlearn.pipeline.costs import Link, Setting, cost
 from splitlearn.pipeline.planner import (
     Plan,
@@ -15,7 +16,6 @@ from splitlearn.pipeline.planner import (
     plan,
     settings,
 )
-from splitlearn.pipeline.simulate import Pipe
 from tests.pipeline.planning import GIVEN, LINK, PLAIN, SPEEDS
 
 CODECS = [(a, a, g, g) for a in SPEEDS.codecs for g in SPEEDS.codecs]

@@ -1,52 +1,15 @@
 """The simulation against closed forms where they hold, known timetables, and what must always be true."""
 
-import itertools
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from splitlearn.pipeline.chain import Chain, Pipe, StageCosts
 from splitlearn.pipeline.formulas import overlapped_s
-from splitlearn.pipeline.schedule import ORDERS
-from splitlearn.pipeline.simulate import Chain, Pipe, StageCosts, simulate
-
-seconds = st.floats(1e-3, 2)
-orders = st.sampled_from(sorted(ORDERS))
-
-
-def chain(**changes: object) -> Chain:
-    given: dict[str, object] = {
-        "micro_batches": 4,
-        "in_flight": 4,
-        "bottom_s": 1.0,
-        "top_s": 3.0,
-        "bottom_backward_s": 2.0,
-        "stages": (StageCosts(1.0, 2.0),),
-        "activation": 100,
-        "output": 100,
-        "gradient": 100,
-        "input_gradient": 100,
-    }
-    return Chain(**{**given, **changes})  # type: ignore[arg-type]
-
-
-chains = st.builds(
-    chain,
-    micro_batches=st.integers(1, 12),
-    in_flight=st.integers(1, 8),
-    order=orders,
-    bottom_s=seconds,
-    top_s=seconds,
-    bottom_backward_s=seconds,
-    stages=st.lists(st.builds(StageCosts, seconds, seconds), min_size=1, max_size=1).map(tuple),
-    activation=st.integers(1, 10**6),
-    output=st.integers(1, 10**6),
-    up=st.builds(Pipe, st.floats(1e5, 1e9), st.floats(0, 0.5)),
-    down=st.builds(Pipe, st.floats(1e5, 1e9), st.floats(0, 0.5)),
-    update_s=seconds,
-    stage_update_s=seconds,
-)
+from splitlearn.pipeline.simulate import simulate
+from tests.pipeline.test_chain import chain, chains, seconds
 
 
 def test_one_micro_batch_goes_there_and_back_twice() -> None:
@@ -77,14 +40,6 @@ def test_no_step_is_shorter_than_the_busiest_or_longer_than_all_in_a_row(c: Chai
     assert found.step_s >= max(busy_s) * (1 - 1e-9) or c.input_gradient is None
     delays_s = c.messages * max(c.up.delay_s, c.down.delay_s)
     assert max(found.ends_s) / 2 <= sum(busy_s) + delays_s + 1e-9
-
-
-@given(c=chains)
-def test_nobody_and_no_wire_does_two_things_at_once(c: Chain) -> None:
-    found = simulate(c, steps=2)
-    for lane in {span.lane for span in found.spans}:
-        spans = sorted((s.begin_s, s.end_s) for s in found.spans if s.lane == lane)
-        assert all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(spans))
 
 
 @given(c=chains)
@@ -165,14 +120,6 @@ def test_a_small_window_pays_the_round_trip_again_and_again() -> None:
     assert steps[0] >= 8 * 10
 
 
-def test_credit_holds_a_sender_back_and_a_window_of_too_few_is_found_out() -> None:
-    fast = chain(micro_batches=8, in_flight=8, up=Pipe(None, 1.0), down=Pipe(None, 1.0))
-    wide, narrow = (simulate(replace(fast, window=w), steps=2).step_s for w in (32, 8))
-    assert wide <= narrow
-    with pytest.raises(ValueError, match="wait for each other"):
-        simulate(replace(fast, window=2))
-
-
 def test_a_settlement_costs_a_round_trip_every_so_many_messages() -> None:
     far = chain(up=Pipe(None, 1.0), down=Pipe(None, 1.0))
     without, every = (
@@ -189,35 +136,3 @@ def test_a_second_compute_party_is_a_further_stage() -> None:
     whole, halves = simulate(one, steps=1), simulate(two, steps=1)
     assert halves.busy_s("compute 1") == halves.busy_s("compute 2") == whole.busy_s("compute") / 2
     assert halves.ends_s[0] < whole.ends_s[0]
-
-
-def test_a_relayed_hop_takes_two_links_and_a_direct_one_takes_its_own() -> None:
-    two = chain(
-        micro_batches=1,
-        stages=(StageCosts(1.0, 2.0), StageCosts(1.0, 2.0)),
-        hops=(100,),
-        back_hops=(100,),
-        up=Pipe(800.0),
-        down=Pipe(800.0),
-        between=Pipe(8000.0),
-        relay_s=0.125,
-    )
-    direct, relayed = (
-        simulate(replace(two, relayed=relayed), steps=1).ends_s[0] for relayed in (False, True)
-    )
-    assert direct == pytest.approx(1 + 1 + 1 + 0.1 + 1 + 1 + 3 + 1 + 2 + 0.1 + 2 + 1 + 2)
-    assert relayed == pytest.approx(direct + 2 * (2.125 - 0.1))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"stages": ()},
-        {"hops": (1,)},
-        {"stages": (StageCosts(1), StageCosts(1)), "hops": (1,)},
-        {"gradient": None},
-    ],
-)
-def test_a_chain_that_cannot_be_is_our_own_mistake(changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"expected|right|gradient"):
-        chain(**changes)

@@ -2,9 +2,10 @@
 
 from xml.etree import ElementTree as ET
 
-from splitlearn.pipeline.simulate import Run, StageCosts, simulate
+from splitlearn.pipeline.chain import Run, StageCosts
+from splitlearn.pipeline.simulate import simulate
 from splitlearn.pipeline.timeline import timeline
-from tests.pipeline.test_simulate import chain
+from tests.pipeline.test_chain import chain
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -1,0 +1,119 @@
+"""The figures of a training step, and of what a simulation found: no more than data.
+
+Never says who waits for whom: the clock and the wires are `world`'s, the parties `simulate`'s.
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["COMPUTE", "RELAY", "TRUSTED", "Chain", "Pipe", "Run", "Span", "StageCosts"]
+
+# Names of those at work. Of several compute parties each has its number behind it; the relay is the
+# trusted party's and stands at its end of the link.
+TRUSTED, COMPUTE, RELAY = "trusted", "compute", "relay"
+
+
+@dataclass(frozen=True)
+class Pipe:
+    """One direction of a link. bits_per_s: None for no limit."""
+
+    bits_per_s: float | None = None
+    delay_s: float = 0.0
+
+    def sending_s(self, size: int) -> float:
+        """How long `size` bytes keep the wire busy."""
+        return 8 * size / self.bits_per_s if self.bits_per_s else 0.0
+
+
+@dataclass(frozen=True)
+class StageCosts:
+    """Seconds of one micro-batch in one compute party's stage, its coders and its log included."""
+
+    forward_s: float
+    backward_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """A step in figures, alike for all micro-batches.
+
+    bottom_s, top_s, bottom_backward_s: seconds of the trusted party's actions, with decoding what they
+    take and encoding what they send; top_s is forward, loss and backward. stages: the compute parties.
+    activation, output, gradient, input_gradient: bytes of a message; without gradient no backward
+    leaves, without input_gradient none comes back. hops, back_hops: bytes from each compute party to
+    the next and back. up, down: the trusted party's link; between: from one compute party to another.
+    relayed: hops go by way of the trusted party, which takes relay_s for each. update_s, stage_update_s:
+    optimiser steps. window: frames that may be untaken in one direction. settle_messages: heads and
+    receipts are swapped after so many messages of both (0: never).
+    """
+
+    micro_batches: int
+    in_flight: int
+    order: str = "fill-drain"
+    bottom_s: float
+    top_s: float
+    bottom_backward_s: float = 0.0
+    stages: tuple[StageCosts, ...]
+    activation: int
+    output: int
+    gradient: int | None = None
+    input_gradient: int | None = None
+    hops: tuple[int, ...] = ()
+    back_hops: tuple[int, ...] = ()
+    up: Pipe = Pipe()
+    down: Pipe = Pipe()
+    between: Pipe = Pipe()
+    relayed: bool = False
+    relay_s: float = 0.0
+    update_s: float = 0.0
+    stage_update_s: float = 0.0
+    window: int = 1 << 30
+    settle_messages: int = 0
+
+    def __post_init__(self) -> None:
+        between = len(self.stages) - 1
+        if not self.stages or len(self.hops) != between:
+            raise ValueError(
+                f"{len(self.stages)} stages and {len(self.hops)} hops; one less is right"
+            )
+        if self.gradient is not None and len(self.back_hops) != between:
+            raise ValueError(f"{len(self.back_hops)} hops back; expected {between}")
+        if self.gradient is None and self.input_gradient is not None:
+            raise ValueError("an input gradient comes back only where a gradient leaves")
+
+    @property
+    def messages(self) -> int:
+        """Frames of a step between the trusted party and its first and last compute party."""
+        kinds = 2 + (self.gradient is not None) + (self.input_gradient is not None)
+        return kinds * self.micro_batches
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that took time. lane: a worker or a wire, such as "compute" or "trusted > compute"."""
+
+    lane: str
+    what: str
+    micro_batch: int
+    step: int
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a simulation found. ends_s: when the trusted party was done with each step."""
+
+    spans: tuple[Span, ...]
+    ends_s: tuple[float, ...]
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step in the long run: the first one, which finds everybody idle, left out."""
+        if len(self.ends_s) == 1:
+            return self.ends_s[0]
+        return (self.ends_s[-1] - self.ends_s[0]) / (len(self.ends_s) - 1)
+
+    def busy_s(self, lane: str) -> float:
+        """Seconds a step in which `lane` was at work."""
+        whole_s = sum(span.end_s - span.begin_s for span in self.spans if span.lane == lane)
+        return whole_s / len(self.ends_s)
