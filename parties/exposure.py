@@ -4,6 +4,7 @@ Every figure is a lower bound, and every table says so.
 """
 
 import hashlib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from splitlearn.audit import Log
-    from splitlearn.leakage import LabelReport, TextReport
+    from splitlearn.leakage import LabelRecovery, LabelReport, Recovery, TextReport
     from splitlearn.policy import Leakage as Limits
 
 __all__ = ["Measured", "check_limits", "enter", "measured", "tables", "write"]
@@ -85,49 +86,28 @@ def measured(
         job=job,
         suite=SUITE_VERSION,
         seed=seed,
-        text=_of_text(text.attacks) if text else (),
-        text_baselines=_of_text(text.baselines) if text else (),
-        labels=_of_labels(labels.attacks) if labels else (),
-        labels_baselines=_of_labels(labels.baselines) if labels else (),
+        text=tuple(map(_attack, text.attacks)) if text else (),
+        text_baselines=tuple(map(_attack, text.baselines)) if text else (),
+        labels=tuple(map(_attack, labels.attacks)) if labels else (),
+        labels_baselines=tuple(map(_attack, labels.baselines)) if labels else (),
     )
 
 
-def _of_text(found: "tuple[object, ...]") -> tuple[Attack, ...]:
-    from splitlearn.leakage import Recovery
-
-    return tuple(
-        Attack(
-            name=one.attack,
-            version=one.version,
-            seed=one.seed,
-            budget=dict(one.budget),
-            scored=one.tokens,
-            top1=one.top1,
-            top20=one.top20,
-            unseen_top1=one.unseen_top1,
-            slots_top1=one.slots_top1,
-        )
-        for one in found
-        if isinstance(one, Recovery)
-    )
-
-
-def _of_labels(found: "tuple[object, ...]") -> tuple[Attack, ...]:
+def _attack(one: "Recovery | LabelRecovery") -> Attack:
     from splitlearn.leakage import LabelRecovery
 
-    return tuple(
-        Attack(
-            name=one.attack,
-            version=one.version,
-            seed=one.seed,
-            budget=dict(one.budget),
-            scored=one.examples,
-            top1=one.accuracy,
-            top20=one.top20,
-            auc=one.auc,
-        )
-        for one in found
-        if isinstance(one, LabelRecovery)
+    attack = partial(
+        Attack,
+        name=one.attack,
+        version=one.version,
+        seed=one.seed,
+        budget=dict(one.budget),
+        top20=one.top20,
+    )
+    if isinstance(one, LabelRecovery):
+        return attack(scored=one.examples, top1=one.accuracy, auc=one.auc)
+    return attack(
+        scored=one.tokens, top1=one.top1, unseen_top1=one.unseen_top1, slots_top1=one.slots_top1
     )
 
 

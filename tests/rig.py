@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from splitlearn import policy
 from splitlearn.audit import Log
-from splitlearn.channel import Channel, PeerRestarted, pair
+from splitlearn.channel import Channel, PeerRestarted, Released, pair
 from splitlearn.engine.bases import state_of
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.compute import ComputeEngine, RunPlace
@@ -31,6 +31,7 @@ from splitlearn.split.rows import reads_padding
 from splitlearn.split.stage import factor, split
 from splitlearn.split.weights import GROUPS, digest, trunk_state
 from splitlearn.tasks.batches import Batch
+from splitlearn.wire.frames import Frame
 from splitlearn.wire.messages import CodecSpec, Offer, OptimiserSpec, ScheduleSpec
 
 TRUSTED = PartyName(federation="fed.example", party="clinic", role=Role.TRUSTED)
@@ -206,6 +207,34 @@ class ComputeThread(threading.Thread):
             except BaseException as error:  # noqa: BLE001 - told to whoever joins the thread
                 self.error = error
             return
+
+
+@dataclass
+class Around:
+    """A channel that hands everything on to another; what a test watches or breaks, it overrides."""
+
+    inner: Channel
+
+    @property
+    def peer(self) -> str:
+        return self.inner.peer
+
+    @property
+    def bytes_sent(self) -> int:
+        return self.inner.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        return self.inner.bytes_received
+
+    def send(self, released: Released, *, deadline_s: float) -> None:
+        self.inner.send(released, deadline_s=deadline_s)
+
+    def receive(self, *, timeout_s: float) -> Frame:
+        return self.inner.receive(timeout_s=timeout_s)
+
+    def close(self, *, reason: str | None = None) -> None:
+        self.inner.close(reason=reason)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from splitlearn.audit.log import read_lines
 from splitlearn.audit.records import Payload, decode
-from splitlearn.channel import Channel, Listener, Released, connect, pair
+from splitlearn.channel import Channel, Listener, connect, pair
 from splitlearn.engine.plain import evaluate_plain, train_plain
 from splitlearn.engine.trusted import TrustedRun
 from splitlearn.roles import Kind, Role
@@ -33,6 +33,7 @@ from splitlearn.wire import frames
 from splitlearn.wire.frames import Frame
 from tests.federation import make_identity
 from tests.rig import (
+    Around,
     ComputeThread,
     Result,
     batch_of,
@@ -240,34 +241,15 @@ def test_in_features_mode_permuted_labels_give_byte_identical_egress(
 
 
 @dataclass
-class Tap:
+class Tap(Around):
     """The far end of a channel, and every byte of a frame that came out of it."""
 
-    inner: Channel
     heard: list[bytes] = field(default_factory=list)
-
-    @property
-    def peer(self) -> str:
-        return self.inner.peer
-
-    @property
-    def bytes_sent(self) -> int:
-        return self.inner.bytes_sent
-
-    @property
-    def bytes_received(self) -> int:
-        return self.inner.bytes_received
-
-    def send(self, released: Released, *, deadline_s: float) -> None:
-        self.inner.send(released, deadline_s=deadline_s)
 
     def receive(self, *, timeout_s: float) -> Frame:
         frame = self.inner.receive(timeout_s=timeout_s)
         self.heard.append(bytes(frame.raw))
         return frame
-
-    def close(self, *, reason: str | None = None) -> None:
-        self.inner.close(reason=reason)
 
 
 @pytest.mark.parametrize("codec", ["identity", "int8+zstd"])

@@ -13,16 +13,16 @@ import pytest
 
 from parties.auditor import judge_of
 from splitlearn.audit import Exit, Gap, Log, Payload, Reconciliation, reconcile
-from splitlearn.channel import MemoryChannel, Released, pair
+from splitlearn.channel import Released, pair
 from splitlearn.engine.trusted import TrustedRun
 from splitlearn.roles import Kind
 from splitlearn.split.cut import Cut
 from splitlearn.tasks.batches import Batch
-from splitlearn.wire.frames import Frame
 from tests.bench.kills import torment
 from tests.door import records
 from tests.integration.organisations import Organisations, Starter
 from tests.rig import (
+    Around,
     ComputeThread,
     batch_of,
     compute_party,
@@ -69,26 +69,13 @@ def kill(log: Log) -> None:
 
 
 @dataclass
-class Deadly:
+class Deadly(Around):
     """A channel whose process dies at the `nth` message of `kind`, before it is sent or right after."""
 
-    inner: MemoryChannel
     log: Log
     kind: Kind
     nth: int
     after: bool
-
-    @property
-    def peer(self) -> str:
-        return self.inner.peer
-
-    @property
-    def bytes_sent(self) -> int:
-        return self.inner.bytes_sent
-
-    @property
-    def bytes_received(self) -> int:
-        return self.inner.bytes_received
 
     def send(self, released: Released, *, deadline_s: float) -> None:
         self.nth -= released.kind is self.kind
@@ -99,12 +86,6 @@ class Deadly:
             kill(self.log)
             self.inner.close()
             raise Killed
-
-    def receive(self, *, timeout_s: float) -> Frame:
-        return self.inner.receive(timeout_s=timeout_s)
-
-    def close(self, *, reason: str | None = None) -> None:
-        self.inner.close(reason=reason)
 
 
 def a_run() -> TrustedRun:

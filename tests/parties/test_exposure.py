@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from parties.exposure import Attack, Measured, check_limits, tables, write
+from parties.exposure import Attack, Measured, check_limits, measured, tables, write
 from splitlearn.errors import AuditError, RefusedError
+from splitlearn.leakage import SUITE_VERSION, LabelRecovery, LabelReport, Recovery, TextReport
 from splitlearn.policy import Leakage as Limits
 
 
@@ -32,6 +33,55 @@ def test_the_strongest_attack_is_the_headline() -> None:
     nothing = Measured(at="canary", run="news", suite=1, seed=0)
     assert (nothing.tokens, nothing.label_auc) == (None, None)
     assert tables(nothing) == []
+
+
+def test_both_kinds_of_attack_take_one_form() -> None:
+    on_text = Recovery(
+        *("ridge", 2, 7, {"tokens": 50.0}),
+        tokens=100,
+        top1=0.9,
+        top20=0.95,
+        unseen=9,
+        unseen_top1=0.1,
+        slots=4,
+        slots_top1=0.5,
+    )
+    on_labels = LabelRecovery(
+        *("spectral", 3, 7, {}), examples=64, auc=0.995, accuracy=0.99, top20=1.0
+    )
+    found = measured(
+        at="canary",
+        run="news",
+        seed=7,
+        text=TextReport(SUITE_VERSION, on_text, attacks=(on_text,), baselines=()),
+        labels=LabelReport(on_labels, attacks=(on_labels,), baselines=(on_labels,)),
+    )
+    assert found.text == (
+        Attack(
+            name="ridge",
+            version=2,
+            seed=7,
+            budget={"tokens": 50.0},
+            scored=100,
+            top1=0.9,
+            top20=0.95,
+            unseen_top1=0.1,
+            slots_top1=0.5,
+        ),
+    )
+    assert found.labels == (
+        Attack(
+            name="spectral",
+            version=3,
+            seed=7,
+            budget={},
+            scored=64,
+            top1=0.99,
+            top20=1.0,
+            auc=0.995,
+        ),
+    )
+    assert (found.text_baselines, found.labels_baselines) == ((), found.labels)
 
 
 def test_every_table_names_each_attack_beside_the_baselines_and_says_lower_bound() -> None:
