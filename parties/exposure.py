@@ -149,15 +149,27 @@ def check_limits(found: Measured, limits: "Limits | None") -> None:
     """Raises RefusedError where an attack got more than the policy allows."""
     if limits is None:
         return
-    for what, got, limit, rule in (
-        ("tokens", found.tokens, limits.max_token_recovery, "leakage.max_token_recovery"),
-        ("label ranking", found.label_auc, limits.max_label_auc, "leakage.max_label_auc"),
+    tokens, labels = found.tokens, found.label_auc
+    for what, got, limit, rule, remedy in (
+        (
+            "tokens",
+            tokens,
+            limits.max_token_recovery,
+            "leakage.max_token_recovery",
+            "narrow cut.lower",
+        ),
+        (
+            "label ranking",
+            labels,
+            limits.max_label_auc,
+            "leakage.max_label_auc",
+            "choose mode features",
+        ),
     ):
         if limit is not None and got is not None and got > limit:
             raise RefusedError(
                 f"the attacks got {what} of {got:.2f} where the policy allows {rule} = {limit:g}; "
-                "cut later, lower the rank, choose mode features, or change the policy and know what "
-                "it means",
+                f"cut later, {remedy}, or change the policy and know what it means",
                 rule=rule,
             )
 

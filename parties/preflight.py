@@ -127,8 +127,8 @@ def check_preflight(manifest: "Job") -> None:
         found = None
     if found is None or found.job != manifest.digest():
         raise RefusedError(
-            f"policy {rules.name} limits what attacks may get, and {path} is not a preflight of this "
-            f"job; run splitlearn trusted preflight {manifest.file} first",
+            f"policy {rules.name} limits what attacks may get, and there is no preflight of this very "
+            f"job in {path}; run splitlearn trusted preflight {manifest.file} first",
             rule="leakage.preflight",
         )
     check_limits(found, rules.leakage)

@@ -206,7 +206,15 @@ def data_of(job: Job) -> tuple[Data, PreTrainedModel]:
 
 def _steps(job: Job, train: Encoded, canaries: Encoded | None, *, pad_id: int) -> Steps:
     known = () if canaries is None else canaries.examples
-    return Steps(train.examples, job=job, pad_id=pad_id, canaries=known)
+    steps = Steps(train.examples, job=job, pad_id=pad_id, canaries=known)
+    if known and steps.canary_every > steps.total:
+        size, all_sizes = steps.canary_size, steps.total * job.schedule.batch_size
+        raise job.fault(
+            "canary.rate",
+            f"is {job.canary.rate:g}, at which none of the {steps.total} steps has a canary; it takes "
+            f"{size / (all_sizes + size):.2g} or more here",
+        )
+    return steps
 
 
 def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -71,6 +71,14 @@ def test_without_canaries_no_step_changes(tmp_path: Path) -> None:
         assert ordinary == [b.lengths for b in plain(step)]
 
 
+def test_a_rate_at_which_no_canary_would_come_is_told_with_one_that_would(tmp_path: Path) -> None:
+    rare = {**CANARY, "rate": 0.02}
+    with pytest.raises(ManifestError, match=r"canary\.rate is 0\.02.* it takes 0\.077 or more"):
+        made(tmp_path / "rare", {"canary": rare})
+    data = made(tmp_path / "enough", {"canary": {**CANARY, "rate": 0.077}}).data
+    assert any(data.steps.canaries_of(step) for step in range(data.steps.total))
+
+
 def test_only_frames_of_canaries_are_kept_and_they_are_sealed(tmp_path: Path) -> None:
     log = run(tmp_path)
     record = msgspec.json.decode((log / CANARIES / "record.json").read_bytes(), type=CanaryRecord)

@@ -73,7 +73,7 @@ def test_a_job_within_the_limits_may_train_until_it_changes(tmp_path: Path) -> N
     assert figures.label_auc > 0.9
     for changes in ({"cut": {"bottom": 2}}, {"codec": {"activation": "fp16"}}):
         other = make_clinic(tmp_path, {**changes, "preflight": PUBLIC})
-        with pytest.raises(RefusedError, match="is not a preflight of this job"):
+        with pytest.raises(RefusedError, match="no preflight of this very job"):
             check_preflight(load_job(limited(other, max_token_recovery=1.0)))
 
 
@@ -88,7 +88,7 @@ def test_a_broken_file_is_no_preflight(tmp_path: Path) -> None:
     job = limited(make_clinic(tmp_path), max_token_recovery=1.0)
     (job.parent / "run").mkdir()
     (job.parent / "run" / PREFLIGHT).write_text('{"version": 1}')
-    with pytest.raises(RefusedError, match="is not a preflight of this job"):
+    with pytest.raises(RefusedError, match="no preflight of this very job"):
         check_preflight(load_job(job))
 
 
