@@ -77,7 +77,9 @@ def attack(
                 seed=seed,
                 budget=Budget.quick() if quick else Budget(),
             )
-    figures = measured(at="canary", run=found.run, seed=seed, text=found.text, labels=found.labels)
+    figures = measured(
+        at="canary", run=found.run, seed=seed, quick=quick, text=found.text, labels=found.labels
+    )
     for table in tables(figures):
         console.print(table)
     if not found.gradients:

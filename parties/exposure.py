@@ -42,7 +42,8 @@ class Attack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file of measured leakage.
 
-    job: digest of the job, in a preflight; run: its name. text, labels: strongest attack first, none
+    job, inputs: digests of the job and of what goes in, in a preflight; run: its name. quick: with a
+    tenth of the attackers' budget. text, labels: strongest attack first, none
     where nothing was attacked; *_baselines: what is right without looking.
     """
 
@@ -50,6 +51,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     at: Literal["preflight", "canary"]
     run: str
     job: str = ""
+    inputs: str = ""
+    quick: bool
     suite: int
     seed: int
     text: tuple[Attack, ...] = ()
@@ -75,7 +78,9 @@ def measured(
     seed: int,
     text: "TextReport | None",
     labels: "LabelReport | None",
+    quick: bool,
     job: str = "",
+    inputs: str = "",
 ) -> Measured:
     """The file's form of what the attacks said."""
     from splitlearn.leakage import SUITE_VERSION
@@ -84,6 +89,8 @@ def measured(
         at=at,
         run=run,
         job=job,
+        inputs=inputs,
+        quick=quick,
         suite=SUITE_VERSION,
         seed=seed,
         text=tuple(map(_attack, text.attacks)) if text else (),

@@ -1,5 +1,6 @@
 """Before a run: what could be read out of it, measured on public text, and whether the policy allows it."""
 
+import hashlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,9 @@ import typer
 from splitlearn.errors import ManifestError, RefusedError
 
 if TYPE_CHECKING:
+    from parties.exposure import Measured
     from splitlearn.manifest import Job
+    from splitlearn.policy import Leakage as Limits
 
 __all__ = ["PREFLIGHT", "check_preflight", "preflight"]
 
@@ -31,7 +34,7 @@ def preflight(
     Runs the attacks on public text at the job's own cut, rank and codec, as a peer would that owns
     the public model, and on gradients of drawn labels where the job sends gradients. Nothing is sent
     and nothing private is attacked. Where the policy has a [leakage] table, more than it allows is
-    refused, and training starts only after a preflight that stayed within it.
+    refused, and training starts only after a whole preflight that stayed within it.
 
     \b
     Example:
@@ -40,7 +43,7 @@ def preflight(
     Takes some minutes. Writes preflight.json into the run folder and one line into its log.
     """
     from parties.console import console, interruptible
-    from parties.exposure import check_limits, enter, measured, tables, write
+    from parties.exposure import enter, measured, tables, write
     from splitlearn.manifest import load_job
 
     with interruptible("run it again"):
@@ -70,6 +73,8 @@ def preflight(
         at="preflight",
         run=manifest.run.name,
         job=manifest.digest(),
+        inputs=manifest.inputs_digest(),
+        quick=quick,
         seed=manifest.run.seed,
         text=found.text,
         labels=found.labels,
@@ -84,7 +89,9 @@ def preflight(
         clock=time.time,
     ) as log:
         enter(log, figures, report=digest, limits=rules.leakage)
-    check_limits(figures, rules.leakage)
+    _check(manifest, figures, rules.leakage)
+    if quick and rules.leakage is not None:
+        console.print("a quick look opens nothing: training asks for a whole one", markup=False)
     console.print(f"all figures: {manifest.run.folder / PREFLIGHT}", markup=False)
 
 
@@ -111,7 +118,7 @@ def check_preflight(manifest: "Job") -> None:
 
     A job that the policy forbids anyhow is refused for that first.
     """
-    from parties.exposure import Measured, check_limits
+    from parties.exposure import Measured
     from splitlearn import policy
 
     rules = policy.load(manifest.policy.file)
@@ -121,14 +128,43 @@ def check_preflight(manifest: "Job") -> None:
     if rules.leakage is None:
         return
     path = manifest.run.folder / PREFLIGHT
+    wanted = (manifest.digest(), manifest.inputs_digest())
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Measured)
+        data = path.read_bytes()
+        found = msgspec.json.decode(data, type=Measured)
     except (OSError, msgspec.MsgspecError):
-        found = None
-    if found is None or found.job != manifest.digest():
+        data, found = b"", None
+    ours = found is not None and (found.job, found.inputs) == wanted and _on_record(manifest, data)
+    if found is not None and ours:
+        _check(manifest, found, rules.leakage)
+    if found is None or not ours or found.quick:
         raise RefusedError(
-            f"policy {rules.name} limits what attacks may get, and there is no preflight of this very "
-            f"job in {path}; run splitlearn trusted preflight {manifest.file} first",
+            f"policy {rules.name} limits what attacks may get, and there is no whole preflight of this "
+            f"very job in {path} and its log; run splitlearn trusted preflight {manifest.file} first",
             rule="leakage.preflight",
         )
-    check_limits(found, rules.leakage)
+
+
+def _check(manifest: "Job", found: "Measured", limits: "Limits | None") -> None:
+    """Raises RefusedError for more than the limits allow, and for what they limit and nobody can say."""
+    from parties.exposure import check_limits
+
+    check_limits(found, limits)
+    limited = limits is not None and limits.max_label_auc is not None
+    if limited and manifest.cut.mode == "full" and found.label_auc is None:
+        raise RefusedError(
+            "the policy limits max_label_auc, and our attacks do not measure labels of this task; "
+            "choose mode features, or take the limit out and know what it means",
+            rule="leakage.max_label_auc",
+        )
+
+
+def _on_record(manifest: "Job", report: bytes) -> bool:
+    """Whether the run's own log says that this very file was the outcome."""
+    from splitlearn.audit import Leakage, read_records
+
+    digest = hashlib.sha256(report).hexdigest()
+    return any(
+        isinstance(record, Leakage) and record.report == digest
+        for _, record in read_records(manifest.run.folder / "audit")
+    )

@@ -86,6 +86,11 @@ class Blobs:
             raise AuditError(
                 f"there is no {self._folder / RUN_KEY}; ask the log's owner for the run key"
             )
+        if not sealed_path(self._folder, name).exists():
+            raise AuditError(
+                f"sealed frame {name[:16]}... is not here: it was destroyed, or this copy of the log "
+                "came without its frames; splitlearn audit verify says which"
+            )
         sealed = _read(sealed_path(self._folder, name), limit_bytes=MAX_FRAME_BYTES + _TAG_BYTES)
         if hashlib.sha256(sealed).hexdigest() != name:
             raise AuditError(f"sealed frame {name[:16]}... was changed")

@@ -19,6 +19,7 @@ def one(name: str, top1: float, **more: float) -> Attack:
 FOUND = Measured(
     at="canary",
     run="news",
+    quick=False,
     suite=1,
     seed=0,
     text=(one("ridge", 0.9, top20=0.95, slots_top1=0.5), one("nearest", 0.4, top20=0.5)),
@@ -30,7 +31,7 @@ FOUND = Measured(
 
 def test_the_strongest_attack_is_the_headline() -> None:
     assert (FOUND.tokens, FOUND.label_auc) == (0.9, 0.995)
-    nothing = Measured(at="canary", run="news", suite=1, seed=0)
+    nothing = Measured(at="canary", run="news", quick=False, suite=1, seed=0)
     assert (nothing.tokens, nothing.label_auc) == (None, None)
     assert tables(nothing) == []
 
@@ -50,6 +51,7 @@ def test_both_kinds_of_attack_take_one_form() -> None:
         *("spectral", 3, 7, {}), examples=64, auc=0.995, accuracy=0.99, top20=1.0
     )
     found = measured(
+        quick=False,
         at="canary",
         run="news",
         seed=7,

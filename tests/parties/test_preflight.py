@@ -63,8 +63,11 @@ def test_without_a_preflight_a_limited_policy_trains_nothing(tmp_path: Path) -> 
 
 def test_a_job_within_the_limits_may_train_until_it_changes(tmp_path: Path) -> None:
     job = limited(make_clinic(tmp_path, {"preflight": PUBLIC}), max_token_recovery=1.0)
-    preflight(job, threads=1, quick=True)
     manifest = load_job(job)
+    preflight(job, threads=1, quick=True)
+    with pytest.raises(RefusedError, match="no whole preflight"):
+        check_preflight(manifest)
+    preflight(job, threads=1, quick=False)
     check_preflight(manifest)
     figures = msgspec.json.decode((manifest.run.folder / PREFLIGHT).read_bytes(), type=Measured)
     assert figures.job == manifest.digest()
@@ -73,8 +76,24 @@ def test_a_job_within_the_limits_may_train_until_it_changes(tmp_path: Path) -> N
     assert figures.label_auc > 0.9
     for changes in ({"cut": {"bottom": 2}}, {"codec": {"activation": "fp16"}}):
         other = make_clinic(tmp_path, {**changes, "preflight": PUBLIC})
-        with pytest.raises(RefusedError, match="no preflight of this very job"):
+        with pytest.raises(RefusedError, match="no whole preflight of this very job"):
             check_preflight(load_job(limited(other, max_token_recovery=1.0)))
+
+
+def test_a_preflight_that_was_edited_or_is_of_other_inputs_opens_nothing(tmp_path: Path) -> None:
+    job = limited(make_clinic(tmp_path, {"preflight": PUBLIC}), max_token_recovery=1.0)
+    preflight(job, threads=1, quick=False)
+    path = job.parent / "run" / PREFLIGHT
+    written = path.read_bytes()
+    path.write_bytes(written + b"\n")
+    with pytest.raises(RefusedError, match="no whole preflight"):
+        check_preflight(load_job(job))
+    path.write_bytes(written)
+    check_preflight(load_job(job))
+    train = job.parent / "train.jsonl"
+    train.write_text(train.read_text().replace("film", "story"))
+    with pytest.raises(RefusedError, match="no whole preflight"):
+        check_preflight(load_job(job))
 
 
 def test_labels_that_can_be_ranked_are_refused_where_the_policy_limits_it(tmp_path: Path) -> None:
@@ -88,7 +107,7 @@ def test_a_broken_file_is_no_preflight(tmp_path: Path) -> None:
     job = limited(make_clinic(tmp_path), max_token_recovery=1.0)
     (job.parent / "run").mkdir()
     (job.parent / "run" / PREFLIGHT).write_text('{"version": 1}')
-    with pytest.raises(RefusedError, match="no preflight of this very job"):
+    with pytest.raises(RefusedError, match="no whole preflight of this very job"):
         check_preflight(load_job(job))
 
 
