@@ -115,16 +115,19 @@ class Laps:
         }
 
 
+# Of this program before it pinned itself: what it starts inherits one core only.
+CORES = sorted(os.sched_getaffinity(0))
+
+
 def pin(core: int) -> None:
     """This process to one core, and torch to one thread."""
     torch.set_num_threads(1)
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[core % len(cores)]})
+    os.sched_setaffinity(0, {core})
 
 
-def serve(folder: Path) -> None:
+def serve(folder: Path, *, core: int) -> None:
     """The compute party's process. Reads how many runs the next channel brings."""
-    pin(1)
+    pin(core)
     party = compute_party(folder)
     identity = Identity.load(folder / "gpuhost-compute")
     listener = Listener("127.0.0.1:0", identity=identity, expect_roles=frozenset({Role.TRUSTED}))
@@ -179,6 +182,7 @@ def emulated(cell: Cell, *, port: int) -> Iterator[int]:
         *("--mbit", str(cell.mbit), "--rtt-ms", str(cell.rtt_ms)),
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as link:
+        os.sched_setaffinity(link.pid, CORES)
         assert link.stdout is not None
         try:
             yield int(link.stdout.readline().split()[0].rpartition(":")[2])
@@ -257,6 +261,7 @@ def measure_cells(cells: tuple[Cell, ...], *, pieces: tuple[int, ...]) -> dict[s
         trusted = make_identity(folder, "clinic", Role.TRUSTED)
         compute = make_identity(folder, "gpuhost", Role.COMPUTE)
         command = [sys.executable, "-m", "tests.bench.links", "--serve", str(folder)]
+        command += ["--core", str(CORES[-1])]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
         ) as child:
@@ -361,13 +366,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two cells and loopback, fewer runs")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     if arguments.serve is not None:
-        serve(arguments.serve)
+        serve(arguments.serve, core=arguments.core)
         return
-    pin(0)
+    pin(CORES[0])
     torch.manual_seed(0)
     found = measure_cells(
         QUICK if arguments.quick else CELLS, pieces=(4, 8) if arguments.quick else PIECES
