@@ -75,7 +75,8 @@ class TrustedRun:
     by group name, and the bases of codecs as "bases"; entrance and exit: columns of what is sent and
     what comes back; packed: whether padding is left out; every: steps between checkpoints; noise: on
     what labels decide, where the job asks for it; order, in_flight: schedule of a step's
-    micro-batches, and activations under way at once.
+    micro-batches, and activations under way at once; overlap: whether they are encoded, logged and sent
+    beside the sums.
     """
 
     offer: Offer
@@ -89,6 +90,7 @@ class TrustedRun:
     noise: LabelNoise | None = None
     order: str = "1f1b"
     in_flight: int = IN_FLIGHT
+    overlap: bool = True
 
 
 class TrustedEngine:
@@ -184,6 +186,7 @@ class TrustedEngine:
         if self._talk is not None:
             return
         run, session = self.run, Session(me=Role.TRUSTED, peer=Role.COMPUTE)
+        self._channel.renew()
         if not self._checkpoints.held():
             self._save(0)
         mine = self._checkpoints.held()
@@ -193,6 +196,7 @@ class TrustedEngine:
             session=session,
             gate=self._open_gate(offer, session),
             deadline_s=run.deadline_s,
+            overlap=run.overlap,
             sent=self.sent,
             received=self.received,
         )
@@ -287,6 +291,7 @@ class TrustedEngine:
                 g_BTD = self._link.receive(Kind.INPUT_GRADIENT, batch, place)
                 torch.autograd.backward(flights.pop(i)[1], g_BTD)
         self._stepper.step()
+        talk.flush()
         self.losses.append(mean.item())
         self.step_s.append(time.perf_counter() - began)
         self._observe(

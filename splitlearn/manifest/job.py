@@ -96,8 +96,8 @@ class Job(Table):
                 ),
                 "codec": self.codec.model_dump(exclude={"public_text"}),
                 "optimiser": self.optimiser.model_dump(),
-                # Neither changes a number: a run may be resumed with others.
-                "schedule": self.schedule.model_dump(exclude={"order", "in_flight"}),
+                # None of them changes a number: a run may be resumed with others.
+                "schedule": self.schedule.model_dump(exclude={"order", "in_flight", "overlap"}),
                 **({"privacy": privacy} if privacy else {}),
                 **({"canary": self.canary.rate} if self.canary.file else {}),
             }
