@@ -28,14 +28,19 @@ class Basis:
 
     def into(self, x_ND: Tensor, *, kept: int | None = None) -> Tensor:
         """(N, K): how much of each of the first `kept` vectors is in the rows less the mean."""
+        return self.columns(x_ND, kept=kept).t().contiguous()
+
+    def columns(self, x_ND: Tensor, *, kept: int | None = None) -> Tensor:
+        """(K, N): the same, a column after the other."""
         self._fits(x_ND.shape[1])
         vectors_KD = self.vectors_DD[:kept]
-        # Sums of larger numbers than this may overflow.
-        x_ND = x_ND.clamp(-_MOST, _MOST) if x_ND.numel() else x_ND
-        return torch.addmm(-(vectors_KD @ self.mean_D), x_ND, vectors_KD.T)
+        least, most = torch.aminmax(x_ND) if x_ND.numel() else (0.0, 0.0)
+        if not -_MOST <= float(least) <= float(most) <= _MOST:
+            x_ND = x_ND.clamp(-_MOST, _MOST)
+        return torch.addmm(-(vectors_KD @ self.mean_D)[:, None], vectors_KD, x_ND.T)
 
     def out_of(self, z_NK: Tensor, *, width: int) -> Tensor:
-        """(N, D): the rows again."""
+        """(N, D): the rows again. `z_NK` may be columns seen as rows."""
         self._fits(width)
         return torch.addmm(self.mean_D, z_NK, self.vectors_DD[: z_NK.shape[1]])
 
@@ -71,4 +76,5 @@ class Pca:
         return max(1, round(self._share * width))
 
 
+# Sums of larger numbers than this may overflow.
 _MOST = 2.0**110
