@@ -227,7 +227,7 @@ def _squeeze(data: NDArray[np.uint8]) -> bytes:
     """One Zstandard frame; nothing for nothing."""
     if not data.size:
         return b""
-    return zstandard.ZstdCompressor(compression_params=_CODER).compress(data)
+    return zstandard.ZstdCompressor(compression_params=_CODER).compress(data.reshape(-1).data)
 
 
 def _loosen(packed: memoryview, *, size: int) -> bytes:

@@ -22,14 +22,7 @@ from splitlearn.codecs import bands
 from splitlearn.codecs.base import Slot, bounded, check
 from splitlearn.codecs.basis import Basis
 from splitlearn.codecs.rounding import Rounded, rounded, whole
-from splitlearn.codecs.steps import (
-    LEAST_STEP,
-    MOST_STEP,
-    Found,
-    found,
-    losing,
-    usable,
-)
+from splitlearn.codecs.steps import LEAST_STEP, MOST_STEP, Found, found, losing, usable
 from splitlearn.errors import WireError
 from splitlearn.wire.tensors import Part
 
@@ -67,7 +60,10 @@ class Transform:
         if self._basis is not None:
             z_DN = self._basis.columns(x_ND)
             message = _Message(z_DN, _COLUMNS, _largest(z_DN))
-        if message.largest < _LEAST:
+        if not math.isfinite(largest):
+            # No reader takes it: the gate's second look refuses what cannot be written.
+            data = _written(message, _zeros(message.x_LI), step=math.nan)
+        elif message.largest < _LEAST:
             data = _written(message, _zeros(message.x_LI), step=1.0)
         elif self._error is not None:
             data = _close(message, allowed=self._error * spread)
@@ -92,7 +88,7 @@ class Transform:
         turned = by_column and self._basis is None
         near_BM, at = torch.from_numpy(banded.near_BM), banded.at
         if turned:
-            near_BM, at = near_BM.t().contiguous(), at % max(rows, 1) * width + at // max(rows, 1)
+            near_BM, at = _turned(near_BM), at % max(rows, 1) * width + at // max(rows, 1)
         y_BM = torch.mul(near_BM, step)
         y_BM.view(-1)[torch.from_numpy(at)] = torch.from_numpy(banded.beside).mul(step)
         if step > _MOST / bands.LARGEST:
@@ -115,8 +111,6 @@ _LEAST = 2.0**-110
 # where a few rows hold most of the message.
 _SAMPLE = 32_768
 _USUAL = 1e-12
-# Lines that are turned at a time.
-_HELD = 256
 # Rows that bytes are estimated from.
 _SAMPLE_ROWS = 256
 _TRIES = 8
@@ -169,11 +163,14 @@ def _written(message: _Message, numbers: Rounded, *, step: float) -> bytes:
 
 
 def _turned(near_LI: Tensor) -> Tensor:
-    """In half the time of one copy, as what is read of a few lines at a time stays in the cache."""
-    near_IL = torch.empty(near_LI.shape[::-1], dtype=near_LI.dtype)
-    for from_HI, to_IH in zip(near_LI.split(_HELD), near_IL.split(_HELD, dim=1), strict=True):
-        to_IH.copy_(from_HI.t())
-    return near_IL
+    """(I, L), four numbers at a time: two thirds of what single bytes take."""
+    lines, items = near_LI.shape
+    fours, spare = -(-items // 4), -items % 4
+    if spare:
+        near_LI = torch.nn.functional.pad(near_LI, (0, spare))
+    fours_LF = near_LI.reshape(-1).view(torch.int32).view(lines, fours)
+    flat = fours_LF.t().reshape(-1).view(torch.int8)
+    return flat.view(fours, lines, 4).transpose(1, 2).contiguous().view(4 * fours, lines)[:items]
 
 
 def _zeros(x_LI: Tensor) -> Rounded:
@@ -235,7 +232,7 @@ def _squeezed(message: _Message, *, limit: float) -> bytes:
 
 
 def _estimated(message: _Message) -> Callable[[float], float]:
-    """Of a step, about the bytes that it takes, from some of the rows: a quarter too few, and seldom other."""
+    """About the bytes that a step takes, from some of the rows; most often within a quarter."""
     x_LI, largest = message.x_LI, message.largest
     by_row = message.lines == _ROWS
     stride = max(1, x_LI.shape[0 if by_row else 1] // _SAMPLE_ROWS)
