@@ -194,6 +194,10 @@ class Child:
             env=environment,
         )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def tell(self, line: str) -> None:
         _open(self._process.stdin).write(line + "\n")
         _open(self._process.stdin).flush()
