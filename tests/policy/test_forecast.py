@@ -12,7 +12,7 @@ from splitlearn.codecs import NAMES, Basis, build
 from splitlearn.engine.prepare import prepare
 from splitlearn.errors import ManifestError
 from splitlearn.manifest import load_job
-from splitlearn.policy import Plan, Verdict, foresee, lasts, load, plan_of_job, plan_of_offer
+from splitlearn.policy import Plan, Verdict, foresee, lasts, load, plan_of_offer, plans_of_job
 from splitlearn.policy.forecast import _dtypes, _sizes, _wire_bytes
 from splitlearn.roles import Kind
 from splitlearn.wire import frames, tensors
@@ -27,7 +27,8 @@ FEATURES: Changes = {"cut": {"mode": "features"}}
 
 
 def plan(folder: Path, changes: Changes | None = None) -> Plan:
-    return plan_of_job(load_job(make_job(folder, changes=changes)))
+    (only,) = plans_of_job(load_job(make_job(folder, changes=changes)))
+    return only
 
 
 def ask(folder: Path, policy: str, changes: Changes | None = None) -> tuple[Verdict, ...]:
@@ -82,7 +83,7 @@ def test_no_message_of_a_real_run_is_larger_or_other_than_was_foreseen(
     result = run_in_memory(tmp_path / "run", found.run, steps=found.data.steps)
     told = {
         (each.facts.kind, each.facts.direction): each.facts
-        for each in foresee(load(POLICIES / "research.toml"), plan_of_job(job))
+        for each in foresee(load(POLICIES / "research.toml"), plans_of_job(job)[0])
     }
     logged = [one for one in records(result.trusted.log.folder) if isinstance(one, Payload)]
     assert len(logged) > 20
@@ -104,7 +105,7 @@ def test_a_job_and_its_offer_have_the_same_plan_but_for_sizes(
 ) -> None:
     job = load_job(make_job(tmp_path, changes=changes))
     offered = plan_of_offer(prepare(job).run.offer)
-    told = plan_of_job(job)
+    (told,) = plans_of_job(job)
     for name in ("mode", "returns_input_gradient", "narrow", "codecs", "columns"):
         assert getattr(offered, name) == getattr(told, name), name
     assert (told.examples, told.longest, told.unknown) == (8, 16, ())
