@@ -29,7 +29,8 @@ __all__ = ["Talk"]
 class Talk:
     """One conversation with one peer. Deadlines are seconds.
 
-    sent, received: bytes of whole frames by kind, as logged.
+    sent, received: bytes of whole frames by kind, as logged. restarted: whether the peer came back as
+    a new process, which ends the conversation.
     """
 
     channel: Channel
@@ -38,6 +39,7 @@ class Talk:
     deadline_s: float
     sent: Counter[Kind] = field(default_factory=Counter)
     received: Counter[Kind] = field(default_factory=Counter)
+    restarted: bool = False
 
     def say(
         self,
@@ -65,6 +67,7 @@ class Talk:
         try:
             self.channel.send(released, deadline_s=self.deadline_s)
         except PeerRestarted:
+            self.restarted = True
             raise
         except ChannelError as error:
             raise ChannelError(f"{error}, while sending {kind} of {self._where()}") from error
@@ -76,6 +79,7 @@ class Talk:
         try:
             frame = self.channel.receive(timeout_s=self.deadline_s)
         except PeerRestarted:
+            self.restarted = True
             raise
         except ChannelError as error:
             names = " or ".join(awaited)

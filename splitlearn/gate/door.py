@@ -69,9 +69,10 @@ class Gate:
         peer: PartyName,
         binding: str,
         offer: Offer,
+        ledger: Ledger | None = None,
     ) -> None:
         """Use `Gate.open`."""
-        self._ledger = Ledger(policy, spent=log.spent(offer.run))
+        self._ledger = ledger or Ledger(policy, spent=log.spent(offer.run))
         self._session, self._me, self._peer = session, me, peer
         self._account = Account(policy, log=log, me=me, peer=peer, binding=binding, offer=offer)
         # Parts of frames that were admitted and not opened yet: parsed once.
@@ -95,13 +96,25 @@ class Gate:
         offer: Offer,
         software: str,
         vocabulary: int | None = None,
+        ledger: Ledger | None = None,
     ) -> "Gate":
         """Log that a conversation begins and open the door for it. What `offer` says goes on record.
 
         binding: fingerprint of the peer's certificate. software: name and version of this program.
+        ledger: of the run, where it has a door towards each of several peers, whose bytes add up; by
+        itself a door counts on from what `log` has.
         Raises AuditError if it cannot be logged.
         """
-        gate = cls(policy, log=log, session=session, me=me, peer=peer, binding=binding, offer=offer)
+        gate = cls(
+            policy,
+            log=log,
+            session=session,
+            me=me,
+            peer=peer,
+            binding=binding,
+            offer=offer,
+            ledger=ledger,
+        )
         gate._account.begin(software=software, vocabulary=vocabulary)
         return gate
 
