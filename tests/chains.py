@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from splitlearn.channel import pair
+from splitlearn.channel.mailbox import DEFAULT_WINDOW
 from splitlearn.channel.memory import MemoryChannel
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.events import Event
@@ -92,8 +93,8 @@ class Host:
     thread: ComputeThread
 
     @classmethod
-    def start(cls, folder: Path, name: str, *, policy: str) -> "Host":
-        ours, theirs = pair(names=("clinic", name))
+    def start(cls, folder: Path, name: str, *, policy: str, window: int = DEFAULT_WINDOW) -> "Host":
+        ours, theirs = pair(window=window, names=("clinic", name))
         peer = PartyName(federation="fed.example", party=name, role=Role.COMPUTE)
         clinic = Party(folder / f"clinic-{name}", me=TRUSTED, peer=peer, policy=policy)
         party = Party(folder / name, me=peer, peer=TRUSTED, policy="compute.toml")
@@ -126,9 +127,11 @@ def names(run: TrustedRun) -> list[str]:
     return [f"host{number}" for number, _ in enumerate(run.hops)]
 
 
-def hosts(folder: Path, run: TrustedRun, *, policy: str = "demo.toml") -> list[Host]:
-    """As many compute parties as the run has, at work."""
-    return [Host.start(folder, name, policy=policy) for name in names(run)]
+def hosts(
+    folder: Path, run: TrustedRun, *, policy: str = "demo.toml", window: int = DEFAULT_WINDOW
+) -> list[Host]:
+    """As many compute parties as the run has, at work. window: of each one's channel."""
+    return [Host.start(folder, name, policy=policy, window=window) for name in names(run)]
 
 
 def chain_engine(

@@ -6,6 +6,7 @@ as the stages do, from a generator that is seeded anew where each stage begins.
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from splitlearn.audit import reconcile, verify
+from splitlearn.audit import Payload, read_records, reconcile, verify
 from splitlearn.audit.findings import Exit
 from splitlearn.engine.events import Began, Event, RolledBack
+from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.plain import evaluate_plain, train_plain
+from splitlearn.engine.trusted import IN_FLIGHT
+from splitlearn.policy.accounting import releases_of
+from splitlearn.roles import Kind
 from splitlearn.split.blueprint import build_trunk
 from splitlearn.split.cut import Bottleneck, Cut, spec_of
 from splitlearn.split.freeze import Mode, freeze
@@ -181,3 +186,40 @@ def test_each_partys_log_verifies_and_agrees_with_the_trusted_partys_log_of_it(
         assert found.matched > 4 * 3 * 4, number
         other = ended.hosts[number - 1].party.log.folder
         assert reconcile(ours, other).exit is not Exit.CLEAN
+
+
+@pytest.mark.parametrize("order", ["1f1b", "fill-drain"])
+def test_many_micro_batches_over_channels_of_half_the_window_do_not_deadlock(
+    tmp_path: Path, order: str
+) -> None:
+    model = tiny_model("distilbert", layers=5)
+    run = chain_run(model, cut=CUT, starts=(2, 3), total=1, order=order, in_flight=IN_FLIGHT)
+    parties = hosts(tmp_path, run, window=2 * IN_FLIGHT)
+    engine = chain_engine(tmp_path, run, parties)
+    batch = batch_of(tiny_batch(model, lengths=(4,), width=4))
+    engine.train(lambda _: [batch] * (5 * IN_FLIGHT))
+    engine.finish()
+    assert len(engine.losses) == 1
+    assert engine.rows["train"] == 5 * IN_FLIGHT * 4
+
+
+def test_noise_on_labels_is_on_record_wherever_a_gradient_goes_and_is_drawn_once(
+    tmp_path: Path,
+) -> None:
+    model = tiny_model("bert", layers=5)
+    noise = LabelNoise(clip=0.5, noise=2.0, steps_per_epoch=2)
+    run = replace(chain_run(model, cut=CUT, starts=(2, 3), total=4), noise=noise)
+    ended = run_chain(tmp_path, run, steps=stream(model))
+    releases = []
+    for host in ended.hosts:
+        sent = [
+            record
+            for _, record in read_records(host.clinic.log.folder)
+            if isinstance(record, Payload)
+            and (record.kind, record.direction) == (Kind.GRADIENT, "out")
+        ]
+        assert all(record.dp == noise.record(record.step or 0) for record in sent)
+        releases.append(
+            releases_of((r.dp.epoch, r.step or 0, r.micro_batch or 0) for r in sent if r.dp)
+        )
+    assert releases == [2, 2, 2]
