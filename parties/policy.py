@@ -241,7 +241,9 @@ def _leaves(
             "wanted here, and this may be a compute party's."
         )
     for verdict in verdicts:
-        lasts = policy.lasts(verdict, messages=job.schedule.micro_batches)
+        # All parties of a chain draw on one budget.
+        messages = job.schedule.micro_batches * len(job.peers)
+        lasts = policy.lasts(verdict, messages=messages)
         if lasts is not None and job.schedule.steps is not None and lasts < job.schedule.steps:
             assert verdict.rule is not None
             yield (

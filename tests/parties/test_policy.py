@@ -123,6 +123,13 @@ def test_a_budget_that_the_job_outlasts_is_told(tmp_path: Path) -> None:
     )
 
 
+def test_the_parties_of_a_chain_draw_on_one_budget(tmp_path: Path) -> None:
+    chain = {"party": "farm", "dial": "127.0.0.1:2", "first": 2}
+    schedule = {"epochs": None, "steps": 9_000_000}
+    _, text = check(tmp_path, "strict", {**FEATURES, "schedule": schedule, "[chain]": chain})
+    assert text.count("rule activation lasts for 2,940,751 of the job's 9,000,000 steps") == 2
+
+
 def test_what_cannot_be_known_of_a_hub_model_is_said(tmp_path: Path) -> None:
     code, text = check(tmp_path, "strict", {**FEATURES, "model": {"path": "someone/some-model"}})
     assert code == 0
