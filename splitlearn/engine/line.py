@@ -73,14 +73,17 @@ class Line:
         packed: bool,
         noise: LabelNoise | None,
         deadline_s: float,
-        sent: Counter[Kind],
-        received: Counter[Kind],
+        overlap: bool,
     ) -> None:
-        """packed, noise: as in Exchange. sent, received: whole frames by kind are counted there."""
+        """packed, noise: as in Exchange; overlap: as in Talk."""
         self.hop = hop
         self._peer, self._channel = peer, peer.channel
-        self._packed, self._noise, self._deadline_s = packed, noise, deadline_s
-        self._sent, self._received = sent, received
+        self._packed, self._noise = packed, noise
+        self._deadline_s, self._overlap = deadline_s, overlap
+        # As in Talk, over all conversations.
+        self.sent: Counter[Kind] = Counter()
+        self.received: Counter[Kind] = Counter()
+        self.errors: dict[Kind, list[float]] = {}
         self._codecs = codecs_of(
             msgspec.structs.asdict(hop.offer.codecs), hop.groups.get("bases", {})
         )
@@ -113,6 +116,7 @@ class Line:
     def begin(self, held: Sequence[int]) -> None:
         """Offer the job in a new conversation. held: the steps that we hold checkpoints of."""
         session = Session(me=Role.TRUSTED, peer=Role.COMPUTE)
+        self._channel.renew()
         offer = msgspec.structs.replace(
             self.hop.offer, held=tuple(held), conversation=secrets.token_hex(16)
         )
@@ -121,8 +125,10 @@ class Line:
             session=session,
             gate=self._peer.open_gate(offer, session),
             deadline_s=self._deadline_s,
-            sent=self._sent,
-            received=self._received,
+            overlap=self._overlap,
+            sent=self.sent,
+            received=self.received,
+            errors=self.errors,
         )
         self._exchange = Exchange(
             self._talk,

@@ -65,7 +65,8 @@ class TrustedRun:
     first one is asked to do, as in Hop; purpose, mode, optimiser and schedule of its offer are those of
     all. further: the same of the others, in the order of their layers. packed: whether padding is left
     out; every: steps between checkpoints; noise: on what labels decide, where the job asks for it;
-    order, in_flight: schedule of a step's micro-batches, and activations under way at once.
+    order, in_flight: schedule of a step's micro-batches, and activations under way at once; overlap:
+    whether they are encoded, logged and sent beside the sums.
     """
 
     offer: Offer
@@ -79,6 +80,7 @@ class TrustedRun:
     noise: LabelNoise | None = None
     order: str = "1f1b"
     in_flight: int = IN_FLIGHT
+    overlap: bool = True
     further: tuple[Hop, ...] = ()
 
     @property
@@ -110,9 +112,6 @@ class TrustedEngine:
         # Wall seconds of each step that this process did, those done again after a restart included.
         self.step_s: list[float] = []
         self.rows = {"train": 0, "evaluate": 0}
-        # Bytes of whole frames by kind, over all conversations of this process.
-        self.sent: Counter[Kind] = Counter()
-        self.received: Counter[Kind] = Counter()
         self._lines = [
             Line(
                 hop,
@@ -120,12 +119,31 @@ class TrustedEngine:
                 packed=run.packed,
                 noise=run.noise,
                 deadline_s=run.deadline_s,
-                sent=self.sent,
-                received=self.received,
+                overlap=run.overlap,
             )
             for hop, peer in zip(run.hops, peers, strict=True)
         ]
         self._begun = False
+
+    @property
+    def sent(self) -> Counter[Kind]:
+        """Bytes of whole frames by kind, to all parties and over all conversations of this process."""
+        return sum((line.sent for line in self._lines), Counter())
+
+    @property
+    def received(self) -> Counter[Kind]:
+        """The same the other way."""
+        return sum((line.received for line in self._lines), Counter())
+
+    @property
+    def errors(self) -> dict[Kind, list[float]]:
+        """What codecs lost of what was sent, by kind: the sum over messages, and how many."""
+        total: dict[Kind, list[float]] = {}
+        for line in self._lines:
+            for kind, (lost, count) in line.errors.items():
+                before = total.setdefault(kind, [0.0, 0])
+                total[kind] = [before[0] + lost, before[1] + count]
+        return total
 
     @property
     def _next_step(self) -> int:
@@ -282,6 +300,8 @@ class TrustedEngine:
             if action is last[i]:
                 del under_way[i]
         self._stepper.step()
+        for line in self._lines:
+            line.talk.flush()
         self.losses.append(mean.item())
         self.step_s.append(time.perf_counter() - began)
         self._observe(

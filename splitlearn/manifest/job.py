@@ -129,8 +129,8 @@ class Job(Table):
                     exclude={"public_text"} | (set() if self.chain else INNER)
                 ),
                 "optimiser": self.optimiser.model_dump(),
-                # Neither changes a number: a run may be resumed with others.
-                "schedule": self.schedule.model_dump(exclude={"order", "in_flight"}),
+                # None of them changes a number: a run may be resumed with others.
+                "schedule": self.schedule.model_dump(exclude={"order", "in_flight", "overlap"}),
                 **({"chain": self.starts} if self.chain else {}),
                 **({"privacy": privacy} if privacy else {}),
                 **({"canary": self.canary.rate} if self.canary.file else {}),

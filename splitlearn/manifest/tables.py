@@ -189,6 +189,11 @@ class ScheduleTable(Table):
         le=16,
         description="a whole number of pieces under way at once, from 1 to 16; it bounds memory",
     )
+    overlap: bool = Field(
+        default=True,
+        description="true: encode, log and send beside the sums; false: all in turn, so that a log "
+        "written again has the same order",
+    )
 
 
 class CheckpointTable(Table):

@@ -1,6 +1,5 @@
 """A compute party as the trusted engine sees it: its conversations, one after the other."""
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,8 +31,7 @@ def line_to(host: Host, *, alone: bool = False) -> Line:
         packed=True,
         noise=None,
         deadline_s=20.0,
-        sent=Counter(),
-        received=Counter(),
+        overlap=True,
     )
 
 
