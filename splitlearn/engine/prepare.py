@@ -5,22 +5,19 @@ Nothing here talks to a peer. Whatever is wrong with the files is found here, be
 
 # B batch, T tokens
 
-import hmac
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import msgspec
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from splitlearn.engine.bases import state_of
+from splitlearn.engine.claim import Claim, claim_folder
 from splitlearn.engine.line import Hop
 from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.seeds import offer_seed
 from splitlearn.engine.trusted import TrustedRun
-from splitlearn.errors import AuditError, ManifestError
 from splitlearn.manifest import Job, needs_basis
 from splitlearn.manifest.hops import codecs_at, returns_at
 from splitlearn.manifest.tables import BottleneckTable
@@ -104,14 +101,14 @@ def prepare(job: Job) -> Prepared:
     """
     data, model = data_of(job)
     cut = _cut(job, model)
+    job.spans(layers=model.config.num_hidden_layers)
     blueprint = trunk_model(model)
     bases = dict(_bases(job, model, cut, data.tokenizer))
     codec_bases = dict(_codec_bases(job, model, cut, data.tokenizer))
     factor(model, cut=cut, bases=bases)
     freeze(model, cut=cut, mode=job.cut.mode, train_bottom=job.cut.train_bottom)
-    job.spans(layers=model.config.num_hidden_layers)
     local, trunks = split_chain(model, cut=cut, starts=job.starts)
-    claim = _claim(job)
+    claim = claim_folder(job)
     parts = list(zip(cut.parts(job.starts), trunks, strict=True))
     hops = [
         _hop(
@@ -158,7 +155,7 @@ def _hop(
     party: int,
     model: TrunkModel,
     bases: Mapping[Kind, PcaBasis],
-    claim: "_Claim",
+    claim: Claim,
     steps: int,
 ) -> Hop:
     """What compute party number `party` is asked to do. cut, trunk: its own part."""
@@ -364,58 +361,3 @@ def _public(
                 return_tensors="pt",
             )
         )
-
-
-class _Claim(msgspec.Struct, frozen=True):
-    """What makes a run folder one run's: the salt of its log, and what went in.
-
-    labels: the secret that randomised labels and further salts are drawn by. Unlike the salt, no peer
-    ever has it.
-    """
-
-    salt: str
-    job: str
-    inputs: str
-    labels: str = ""
-
-    def salt_of(self, party: int) -> str:
-        """The salt of the log of what is said with that compute party: none can tell another's."""
-        if not party:
-            return self.salt
-        secret = bytes.fromhex(self.labels)
-        return hmac.digest(secret, f"salt of party {party}".encode(), "sha256").hex()
-
-
-def _claim(job: Job) -> _Claim:
-    """The run's salt and secret: drawn for a new folder, read from one that this very run has claimed.
-
-    A folder belongs to a run from its first checkpoint on: before it nothing was sent, and a job
-    that was refused may be corrected.
-    """
-    path = job.run.folder / "run.json"
-    mine = (job.digest(), job.inputs_digest())
-    try:
-        job.run.folder.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            claim = msgspec.json.decode(path.read_bytes(), type=_Claim)
-            begun = (job.run.folder / "checkpoints").exists()
-            if (claim.job, claim.inputs) == mine:
-                return claim
-            if begun:
-                raise ManifestError(
-                    f"run folder {job.run.folder} holds a run of another job, model or data; "
-                    f"choose another run.folder in {job.file}, or remove that one to begin anew"
-                )
-        claim = _Claim(
-            salt=secrets.token_hex(32),
-            job=mine[0],
-            inputs=mine[1],
-            labels=secrets.token_hex(32),
-        )
-        part = path.with_suffix(".part")
-        part.touch(mode=0o600)
-        part.write_bytes(msgspec.json.encode(claim))
-        part.rename(path)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise AuditError(f"run folder {job.run.folder} cannot be used: {error}") from error
-    return claim
