@@ -25,7 +25,7 @@ from splitlearn.audit import Log, verify
 from splitlearn.channel import pair
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.compute import ComputeEngine, RunPlace
-from splitlearn.engine.trusted import TrustedEngine, TrustedRun
+from splitlearn.engine.trusted import Peer, TrustedEngine, TrustedRun
 from splitlearn.gate import Gate
 from splitlearn.identity import PartyName
 from splitlearn.roles import Role
@@ -130,8 +130,12 @@ with open_log(CLINIC) as clinic_log, open_log(GPUHOST) as gpuhost_log:
 
     clinic = TrustedEngine(
         run,
-        channel=to_gpuhost,
-        open_gate=lambda told, session: open_gate(clinic_log, told, session, rules="demo.toml"),
+        peers=[
+            Peer(
+                to_gpuhost,
+                lambda told, session: open_gate(clinic_log, told, session, rules="demo.toml"),
+            )
+        ],
         checkpoints=Checkpoints(ROOM / "clinic/checkpoints"),
         observe=print,
     )

@@ -42,14 +42,28 @@ def doctor(
     Run it on the side that dials, while the other side runs. Nothing is changed anywhere; the other
     side says in one line that it was asked.
     """
-    from splitlearn.identity import check_listen, examine
-
     if settings is not None:
-        aim = _read(settings)
+        aims = _read(settings)
     elif peer is None and (party or role):
         raise ManifestError("--party and --role say who should answer; give --peer HOST:PORT too")
     else:
-        aim = _Aim(folder=folder, peer=peer, party=party, role=role)
+        aims = (_Aim(folder=folder, peer=peer, party=party, role=role),)
+    findings: list[Finding] = []
+    for aim in aims:
+        # What is ours is the same for every peer of a chain, and said once.
+        for finding in _findings(aim):
+            if finding not in findings:
+                findings.append(finding)
+                _show(finding)
+    failed = [finding for finding in findings if not finding.ok]
+    if failed:
+        raise typer.Exit(failed[0].exit_code)
+
+
+def _findings(aim: "_Aim") -> "tuple[Finding, ...]":
+    """About ourselves, and about the one peer that `aim` has."""
+    from splitlearn.identity import check_listen, examine
+
     expected = _expected(aim)
     findings = examine(aim.folder, now=datetime.now(UTC), address=aim.peer, expected=expected)
     asked = expected is not None and expected.role in _CONVERSING
@@ -57,11 +71,7 @@ def doctor(
         findings = (*findings, _opinion(aim.folder, address=aim.peer, peer=expected))
     if aim.listen is not None:
         findings = (*findings, check_listen(aim.listen))
-    for finding in findings:
-        _show(finding)
-    failed = [finding for finding in findings if not finding.ok]
-    if failed:
-        raise typer.Exit(failed[0].exit_code)
+    return findings
 
 
 # Roles that listen for conversations; a registrar answers other questions.
@@ -79,19 +89,26 @@ class _Aim:
     role: str | None = None
 
 
-def _read(settings: Path) -> _Aim:
+def _read(settings: Path) -> tuple[_Aim, ...]:
+    """One for each peer."""
     from splitlearn.manifest import load_compute, load_job
 
     # Only a trusted party has data; each role's peer is the other one.
-    trusted = _has_data(settings)
-    table = load_job(settings) if trusted else load_compute(settings)
-    dial, listen = table.peer.dial, table.peer.listen
-    return _Aim(
-        folder=table.identity.folder,
-        peer=str(dial) if dial else None,
-        listen=str(listen) if listen and listen.port else None,
-        party=table.peer.party,
-        role=(Role.COMPUTE if trusted else Role.TRUSTED).value,
+    if _has_data(settings):
+        job = load_job(settings)
+        folder, peers, role = job.identity.folder, job.peers, Role.COMPUTE
+    else:
+        table = load_compute(settings)
+        folder, peers, role = table.identity.folder, (table.peer,), Role.TRUSTED
+    return tuple(
+        _Aim(
+            folder=folder,
+            peer=str(peer.dial) if peer.dial else None,
+            listen=str(peer.listen) if peer.listen and peer.listen.port else None,
+            party=peer.party,
+            role=role.value,
+        )
+        for peer in peers
     )
 
 

@@ -81,6 +81,11 @@ def plan(  # noqa: PLR0913, PLR0917 - options, each by its name
         from splitlearn.manifest import load_job
 
         manifest = load_job(job)
+        if manifest.chain:
+            raise manifest.fault(
+                "chain",
+                "names further compute parties; plan knows jobs with one, so leave them out",
+            )
         wire = parse_link(link) if link is not None else _probed(manifest)
         found = _speeds(manifest, speeds, threads=threads)
         if save_speeds is not None:

@@ -95,19 +95,17 @@ def check(
 
     rules = policy.load(policy_file)
     job = load_job(job_file)
-    plan = policy.plan_of_job(job)
-    verdicts = policy.foresee(rules, plan)
-    _print_table(verdicts, title=f"policy {rules.name}, job {job.run.name}, mode {plan.mode}")
-    for line in _leaves(verdicts, plan=plan, job=job, rules=rules):
-        typer.echo(line)
-    remedies: dict[str, list[str]] = {}
-    for verdict in verdicts:
-        for refusal in verdict.refusals:
-            remedy = policy.explanation(refusal.rule).remedy
-            remedies.setdefault(remedy, []).append(f"{_mark(verdict)} {refusal.rule}: {refusal}")
-    for remedy, sentences in remedies.items():
-        typer.echo("\n".join(("", *sentences, f"  -> {remedy}")))
-    if any(verdict.certain and verdict.refusals for verdict in verdicts):
+    refused = False
+    for plan in policy.plans_of_job(job):
+        verdicts = policy.foresee(rules, plan)
+        whom = f", party {plan.party}" if job.chain else ""
+        title = f"policy {rules.name}, job {job.run.name}, mode {plan.mode}{whom}"
+        _print_table(verdicts, title=title)
+        for line in _leaves(verdicts, plan=plan, job=job, rules=rules):
+            typer.echo(line)
+        _print_remedies(verdicts)
+        refused |= any(verdict.certain and verdict.refusals for verdict in verdicts)
+    if refused:
         raise typer.Exit(RefusedError.exit_code)
 
 
@@ -195,6 +193,18 @@ def _print_table(verdicts: "tuple[Verdict, ...]", *, title: str) -> None:
     Console(highlight=False, emoji=False, markup=False).print(table)
 
 
+def _print_remedies(verdicts: "tuple[Verdict, ...]") -> None:
+    from splitlearn import policy
+
+    remedies: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        for refusal in verdict.refusals:
+            remedy = policy.explanation(refusal.rule).remedy
+            remedies.setdefault(remedy, []).append(f"{_mark(verdict)} {refusal.rule}: {refusal}")
+    for remedy, sentences in remedies.items():
+        typer.echo("\n".join(("", *sentences, f"  -> {remedy}")))
+
+
 def _mark(verdict: "Verdict") -> str:
     return "REFUSED" if verdict.certain else "refused if it comes"
 
@@ -214,7 +224,7 @@ def _leaves(
     from splitlearn import policy
 
     yield ""
-    yield f"What leaves for {job.peer.party}:"
+    yield f"What leaves for {plan.party}:"
     for verdict in verdicts:
         facts = verdict.facts
         if facts.direction == "out" and not verdict.refusals:
@@ -231,7 +241,9 @@ def _leaves(
             "wanted here, and this may be a compute party's."
         )
     for verdict in verdicts:
-        lasts = policy.lasts(verdict, messages=job.schedule.micro_batches)
+        # All parties of a chain draw on one budget.
+        messages = job.schedule.micro_batches * len(job.peers)
+        lasts = policy.lasts(verdict, messages=messages)
         if lasts is not None and job.schedule.steps is not None and lasts < job.schedule.steps:
             assert verdict.rule is not None
             yield (

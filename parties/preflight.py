@@ -32,7 +32,9 @@ def preflight(
     """Measure, before anything leaves, what the compute party could read out of this job.
 
     Runs the attacks on public text at the job's own cut, rank and codec, as a peer would that owns
-    the public model, and on gradients of drawn labels where the job sends gradients. Nothing is sent
+    the public model, and on gradients of drawn labels where the job sends gradients. In a chain the
+    first party's text and the last one's gradients are attacked: what the others get is computed from
+    these. Nothing is sent
     and nothing private is attacked. Where the policy has a [leakage] table, more than it allows is
     refused, and training starts only after a whole preflight that stayed within it.
 
@@ -122,9 +124,10 @@ def check_preflight(manifest: "Job") -> None:
     from splitlearn import policy
 
     rules = policy.load(manifest.policy.file)
-    for verdict in policy.foresee(rules, policy.plan_of_job(manifest)):
-        if verdict.certain and verdict.refusals:
-            raise verdict.refusals[0]
+    for plan in policy.plans_of_job(manifest):
+        for verdict in policy.foresee(rules, plan):
+            if verdict.certain and verdict.refusals:
+                raise verdict.refusals[0]
     if rules.leakage is None:
         return
     path = manifest.run.folder / PREFLIGHT

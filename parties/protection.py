@@ -24,20 +24,23 @@ def outlook(job: "Job") -> str | None:
     """What to tell once before a run whose gradients leave; None where none does."""
     if job.cut.mode == "features":
         return None
+    whom = " and ".join(peer.party for peer in job.peers)
     told = f"mode {job.cut.mode}: labels can be read from the gradients that this run sends to"
     if job.privacy.gradient_noise is not None:
-        return f"{told} {job.peer.party} as far as the noise on them allows; no text is protected"
+        return f"{told} {whom} as far as the noise on them allows; no text is protected"
     if job.privacy.label_epsilon is not None:
         return (
-            f"{told} {job.peer.party}; they are randomised ones, of epsilon "
+            f"{told} {whom}; they are randomised ones, of epsilon "
             f"{job.privacy.label_epsilon:g} each; no text is protected"
         )
-    return f"{told} {job.peer.party}; mode features sends none"
+    return f"{told} {whom}; mode features sends none"
 
 
 def guarantees(job: "Job", *, log: Path) -> tuple[Guarantee, ...]:
     """Of every protection that the job asks for, after a run whose log lies in the folder `log`.
 
+    Of a chain's logs the last one counts: each noise leaves there first, and what any other party gets
+    is computed from it.
     Each holds by itself: the labels have the better one. Raises AuditError if the log cannot be read.
     """
     privacy = job.privacy

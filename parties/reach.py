@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from splitlearn.errors import ChannelError, ManifestError, PeerError, SplitLearnError
 from splitlearn.roles import Role
@@ -14,10 +14,16 @@ if TYPE_CHECKING:
     from splitlearn.identity import Identity
     from splitlearn.manifest.fields import PeerTable
 
-__all__ = ["Reach", "farewell"]
+__all__ = ["Closing", "Reach", "farewell"]
 
 # Seconds. How long one try to dial lasts before whoever waits is told that it still waits.
 _TRY_S = 20.0
+
+
+class Closing(Protocol):
+    """What is said farewell to: a channel, or whatever holds one."""
+
+    def close(self, *, reason: str | None = None) -> None: ...
 
 
 class Reach:
@@ -26,13 +32,17 @@ class Reach:
     While it is open the certificate and the deny-list on disk are kept fresh, and used from there.
     """
 
-    def __init__(self, identity: "Identity", *, peer: "PeerTable", role: Role) -> None:
+    def __init__(
+        self, identity: "Identity", *, peer: "PeerTable", role: Role, fresh: bool = True
+    ) -> None:
+        """fresh: whether to keep the certificate fresh; of several at once, one is enough."""
         from splitlearn.identity import PartyName
 
         self.name: PartyName = PartyName(
             federation=identity.name.federation, party=peer.party, role=role
         )
         self._identity, self._peer = identity, peer
+        self._fresh = fresh
         self._incarnation = secrets.token_hex(16)
         self._listener: Listener | None = None
         self._open = ExitStack()
@@ -40,7 +50,8 @@ class Reach:
     def __enter__(self) -> "Reach":
         from splitlearn.identity import kept_fresh
 
-        self._open.enter_context(kept_fresh(self._identity, report=_say))
+        if self._fresh:
+            self._open.enter_context(kept_fresh(self._identity, report=_say))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -78,6 +89,10 @@ class Reach:
             _say(f"listening on port {self._listener.port}")
         return self._listener.accept(timeout_s=deadline_s)
 
+    def anew(self) -> None:
+        """To whom we dial from now on we come as a new process, with nothing under way."""
+        self._incarnation = secrets.token_hex(16)
+
     def find_patiently(self, *, run: str) -> "Conversation":
         """As `find`, for as long as it takes; a peer that is not there yet is no error."""
         while True:
@@ -88,7 +103,7 @@ class Reach:
 
 
 @contextmanager
-def farewell(channel: "Conversation") -> Iterator[None]:
+def farewell(channel: Closing) -> Iterator[None]:
     """Close the channel at the end, telling the peer why if it ended badly.
 
     What the peer did wrong it is told in full. Of our own troubles it hears the kind only: no

@@ -2,8 +2,9 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from parties.console import Display
-    from splitlearn.channel import Conversation
+    from parties.lines import InHand
     from splitlearn.engine.prepare import Prepared
     from splitlearn.engine.trusted import TrustedEngine
     from splitlearn.manifest import Job
@@ -49,21 +50,23 @@ app.command()(preflight)
 
 @app.command()
 def train(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
-    """Fine-tune the job's model with the compute party that it names, and evaluate it.
+    """Fine-tune the job's model with the compute parties that it names, and evaluate it.
 
     \b
     Example:
         splitlearn trusted train job.toml
 
-    Writes into the job's run folder: checkpoints/, audit/ (the log of all that was sent and
-    received), metrics.json. Ctrl-C or a crash loses no more than the steps since the newest
-    checkpoint: the same command goes on from there, with the same numbers.
+    Writes into the job's run folder: checkpoints/, audit/ (the log of all that was sent to and
+    received from the first compute party; audit-NAME/ of each further one), metrics.json. Ctrl-C or a
+    crash loses no more than the steps since the newest checkpoint: the same command goes on from
+    there, with the same numbers.
     """
     from parties.console import console, interruptible, size
 
     with interruptible("the same command goes on from the newest checkpoint"):
         manifest = _load(job, threads)
         check_preflight(manifest)
+        from parties.lines import logs_of
         from parties.protection import guarantees, outlook, sentence
         from splitlearn.engine.canaries import write_canaries
         from splitlearn.engine.prepare import prepare
@@ -82,14 +85,15 @@ def train(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
                 work.display.begin("evaluating", total=len(prepared.data.evaluation))
                 scores = _scores(prepared, work.engine)
             work.engine.finish()
-            protected = guarantees(manifest, log=manifest.run.folder / "audit")
+            protected = guarantees(manifest, log=logs_of(manifest)[-1])
             _write_metrics(manifest, work, scores, protected)
     for found in protected:
         console.print(sentence(found), markup=False)
     for name, value in scores.items():
         console.print(f"{name} {value:.4f}", markup=False)
     moved = sum(work.engine.sent.values()) + sum(work.engine.received.values())
-    console.print(f"moved {size(moved)}; log: {manifest.run.folder / 'audit'}", markup=False)
+    logs = ", ".join(map(str, logs_of(manifest)))
+    console.print(f"moved {size(moved)}; log: {logs}", markup=False)
 
 
 @app.command()
@@ -136,7 +140,7 @@ def export(
         splitlearn trusted export job.toml --to model
 
     Where the trunk was trained (mode full), the first export fetches its weights from the compute
-    party, which has to be at work, and keeps them in the run folder.
+    parties, which have to be at work, and keeps them in the run folder.
 
     Without a low-rank cut the folder is a plain transformers folder. With one it is loaded with
     splitlearn.load_merged("model"). Either gives the logits of the split model to the bit.
@@ -158,6 +162,7 @@ def _export(manifest: "Job", *, to: Path) -> None:
         load_weights,
         merged,
         save_merged,
+        spec_of,
         trunk_groups,
     )
 
@@ -170,10 +175,15 @@ def _export(manifest: "Job", *, to: Path) -> None:
             f"train {manifest.file} to its end first"
         )
     checkpoints.load(total, model=run.local, stepper=Stepper(None, None))
-    state = {name: tensor for group in run.groups.values() for name, tensor in group.items()}
+    state = {
+        name: tensor
+        for hop in run.hops
+        for group in hop.groups.values()
+        for name, tensor in group.items()
+    }
     if run.offer.mode == "full":
         state = _trained_trunk(manifest, prepared)
-    trunk = build_trunk(run.offer.model, cut=run.offer.cut)
+    trunk = build_trunk(run.offer.model, cut=spec_of(prepared.cut))
     for group in GROUPS:
         names = trunk_groups(trunk)[group]
         load_weights(trunk, {name: state[name] for name in names}, group=group)
@@ -208,7 +218,7 @@ class _Work:
     """A run under way."""
 
     engine: "TrustedEngine"
-    channel: "Conversation"
+    parties: "list[InHand]"
     display: "Display"
 
 
@@ -225,73 +235,66 @@ def _load(job: Path, threads: int) -> "Job":
 
 @contextmanager
 def _at_work(manifest: "Job", prepared: "Prepared", *, what: str, total: int) -> Iterator[_Work]:
-    """Identity, policy, log, peer and engine of a run, and the end of all of them."""
+    """Identity, policy, logs, peers and engine of a run, and the end of all of them."""
     from parties.console import Display, console
+    from parties.lines import InHand, Terms, logs_of
     from parties.reach import Reach, farewell
-    from splitlearn import __version__, policy
+    from splitlearn import policy
     from splitlearn.audit import Log
     from splitlearn.engine.checkpoints import Checkpoints
     from splitlearn.engine.prepare import check_policy
-    from splitlearn.engine.trusted import TrustedEngine
-    from splitlearn.errors import IdentityError
-    from splitlearn.gate import Gate
+    from splitlearn.engine.trusted import Peer, TrustedEngine
     from splitlearn.identity import Identity
     from splitlearn.roles import Role
-    from splitlearn.session import Session
-    from splitlearn.wire.messages import Offer
 
     rules = policy.load(manifest.policy.file)
-    check_policy(rules, prepared.run.offer)
+    check_policy(rules, *(hop.offer for hop in prepared.run.hops))
     identity = Identity.load(manifest.identity.folder)
-    with (
-        Log.open(
-            manifest.run.folder / "audit",
-            origin=identity.name.dns,
-            signer=identity.log_key,
-            clock=time.time,
-        ) as log,
-        Reach(identity, peer=manifest.peer, role=Role.COMPUTE) as reach,
-    ):
-        console.print(f"looking for {reach.name.dns}", markup=False)
-        channel = reach.find(run=manifest.run.name, deadline_s=manifest.run.deadline_s)
-        peer = channel.authorised
-        if peer is None:
-            raise IdentityError(f"{channel.peer} has not proved who it is")
-
-        gates: list[Gate] = []
-
-        def open_gate(offer: Offer, session: Session) -> Gate:
-            gate = Gate.open(
-                rules,
-                log=log,
-                session=session,
-                me=identity.name,
-                peer=peer.name,
-                binding=peer.fingerprint,
-                offer=offer,
-                software=f"splitlearn {__version__}",
-                vocabulary=prepared.model.config.vocab_size,
+    with ExitStack() as stack:
+        logs = [
+            stack.enter_context(
+                Log.open(folder, origin=identity.name.dns, signer=identity.log_key, clock=time.time)
             )
-            gates.append(gate)
-            return gate
-
-        with farewell(channel), Display(what, total=total) as display:
-            engine = TrustedEngine(
-                prepared.run,
-                channel=channel,
-                open_gate=open_gate,
-                checkpoints=Checkpoints(manifest.run.folder / "checkpoints"),
-                observe=display,
+            for folder in logs_of(manifest)
+        ]
+        reaches = [
+            stack.enter_context(
+                Reach(identity, peer=table, role=Role.COMPUTE, fresh=table is manifest.peer)
             )
-            try:
-                yield _Work(engine, channel, display)
-            except BaseException as error:
-                engine.end(error)
-                raise
-            finally:
-                for said in [said for gate in gates for said in gate.warnings]:
-                    console.print(f"warning: {said}", markup=False)
-            engine.end(None)
+            for table in manifest.peers
+        ]
+        # What a rule lets through in a run it lets through to all parties together.
+        spent: Counter[str] = Counter()
+        for log in logs:
+            spent.update(log.spent(manifest.run.name))
+        terms = Terms(
+            rules=rules,
+            ledger=policy.Ledger(rules, spent=spent),
+            me=identity.name,
+            vocabulary=prepared.model.config.vocab_size,
+        )
+        parties: list[InHand] = []
+        for reach, log in zip(reaches, logs, strict=True):
+            run, deadline_s = manifest.run.name, manifest.run.deadline_s
+            party = InHand(reach, log=log, terms=terms, run=run, deadline_s=deadline_s)
+            parties.append(party)
+            stack.enter_context(farewell(party))
+        display = stack.enter_context(Display(what, total=total))
+        engine = TrustedEngine(
+            prepared.run,
+            peers=[Peer(party.channel, party.open_gate, party.again) for party in parties],
+            checkpoints=Checkpoints(manifest.run.folder / "checkpoints"),
+            observe=display,
+        )
+        try:
+            yield _Work(engine, parties, display)
+        except BaseException as error:
+            engine.end(error)
+            raise
+        finally:
+            for said in [said for party in parties for said in party.warnings]:
+                console.print(f"warning: {said}", markup=False)
+        engine.end(None)
 
 
 def _scores(prepared: "Prepared", engine: "TrustedEngine") -> dict[str, float]:
@@ -308,12 +311,16 @@ def _evaluating(prepared: "Prepared") -> "Prepared":
     """The same run, offered for evaluation only."""
     from dataclasses import replace
 
-    offer = msgspec.structs.replace(prepared.run.offer, purpose="evaluate")
-    return replace(prepared, run=replace(prepared.run, offer=offer))
+    first, *further = (
+        replace(hop, offer=msgspec.structs.replace(hop.offer, purpose="evaluate"))
+        for hop in prepared.run.hops
+    )
+    run = replace(prepared.run, offer=first.offer, further=tuple(further))
+    return replace(prepared, run=run)
 
 
 def _trained_trunk(manifest: "Job", prepared: "Prepared") -> "dict[str, Tensor]":
-    """The trunk as the compute party trained it: fetched once, then kept in the run folder."""
+    """The trunk as the compute parties trained it: fetched once, then kept in the run folder."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file, save_file
 
@@ -349,8 +356,8 @@ def _write_metrics(
         sent={kind.value: count for kind, count in sorted(engine.sent.items())},
         received={kind.value: count for kind, count in sorted(engine.received.items())},
         errors={kind.value: lost / n for kind, (lost, n) in sorted(engine.errors.items())},
-        channel_sent=work.channel.bytes_sent,
-        channel_received=work.channel.bytes_received,
+        channel_sent=sum(party.bytes_sent for party in work.parties),
+        channel_received=sum(party.bytes_received for party in work.parties),
         epsilon=tuple(msgspec.to_builtins(found) for found in protected),
     )
     path = manifest.run.folder / METRICS

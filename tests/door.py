@@ -18,7 +18,7 @@ from splitlearn.codecs import Codec, build
 from splitlearn.errors import SplitLearnError
 from splitlearn.gate import Gate, Private
 from splitlearn.identity import PartyName
-from splitlearn.policy import Policy, load
+from splitlearn.policy import Ledger, Policy, load
 from splitlearn.roles import Kind, Role
 from splitlearn.session import Session
 from splitlearn.wire import frames
@@ -100,6 +100,7 @@ class Door:
     folder: Path
     policy: Policy = field(default_factory=lambda: load(POLICIES / "demo.toml"))
     opened: bool = True
+    ledger: Ledger | None = None
 
     def __post_init__(self) -> None:
         self.tap: list[Released] = []
@@ -119,6 +120,7 @@ class Door:
             offer=self.offer,
             software="splitlearn test",
             vocabulary=30_000,
+            ledger=self.ledger,
         )
         if self.opened:
             self.agree()

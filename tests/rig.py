@@ -18,7 +18,7 @@ from splitlearn.engine.bases import state_of
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.compute import ComputeEngine, RunPlace
 from splitlearn.engine.events import Event
-from splitlearn.engine.trusted import TrustedEngine, TrustedRun
+from splitlearn.engine.trusted import Peer, TrustedEngine, TrustedRun
 from splitlearn.gate import Gate
 from splitlearn.identity import PartyName
 from splitlearn.roles import Kind, Role
@@ -163,8 +163,7 @@ def trusted_engine(
 ) -> TrustedEngine:
     return TrustedEngine(
         run,
-        channel=channel,
-        open_gate=party.gate,
+        peers=[Peer(channel, party.gate)],
         checkpoints=Checkpoints(checkpoints or party.folder / "checkpoints"),
         observe=observe,
     )

@@ -1,5 +1,9 @@
 """What a peer could read out of this job: the attacks of the leakage room, aimed at a job's own cut.
 
+Of a chain the text is attacked where the first party stands and labels where the last one does: what
+any other party gets is computed from these rows and these gradients, by layers that are public or
+that it could be told, so nobody in the chain can be told more than these two together.
+
 The attacker owns the public base model, the public bases of the low-rank cuts and public text, so it
 can run the bottom itself; it is given what a peer gets, rows as they come out of the codec, and
 nothing else. Knows models and rows; never reads a log, sends, or decides what is too much.
@@ -42,7 +46,8 @@ from splitlearn.split import (
     load_weights,
     mask_of,
     pack,
-    remote_stage,
+    remote_stages,
+    spec_of,
     trunk_groups,
 )
 from splitlearn.tasks import Batch, batch
@@ -86,8 +91,14 @@ class Exposure:
 def publics_of(prepared: Prepared, *, max_length: int) -> Publics:
     """The public parts of a job that has been prepared."""
     offer = prepared.run.offer
-    trunk = build_trunk(offer.model, cut=offer.cut)
-    state = {name: t for group in prepared.run.groups.values() for name, t in group.items()}
+    # Of a chain the whole trunk, as if one party hosted it.
+    trunk = build_trunk(offer.model, cut=spec_of(prepared.cut))
+    state = {
+        name: tensor
+        for hop in prepared.run.hops
+        for group in hop.groups.values()
+        for name, tensor in group.items()
+    }
     for group in GROUPS:
         names = trunk_groups(trunk)[group]
         load_weights(trunk, {name: state[name] for name in names}, group=group)
@@ -216,8 +227,9 @@ def _forward(publics: Publics, ids_BT: Tensor, lengths: tuple[int, ...]) -> Tens
 
 
 def _stand_still(local: PreTrainedModel) -> None:
-    """Connect the remote stage to the flight that owns it, and leave dropout out."""
-    remote_stage(local).exchange = pause_at_cut
+    """Connect the remote stages to the flight that owns them, and leave dropout out."""
+    for stage in remote_stages(local):
+        stage.exchange = pause_at_cut
     local.train(mode=False)
 
 
@@ -234,7 +246,7 @@ def _label_report(
     draw = random.Random(prepared.run.offer.seed)  # noqa: S311 - no secret
     labels = [i % classes for i in range(len(texts))]
     draw.shuffle(labels)
-    codec = build(prepared.run.offer.codecs.gradient)
+    codec = build(prepared.run.hops[-1].offer.codecs.gradient)
     gradients = []
     for first in range(0, len(texts), _AT_ONCE):
         chosen = slice(first, first + _AT_ONCE)
@@ -255,6 +267,8 @@ def _gradient(publics: Publics, prepared: Prepared, made: Batch) -> Tensor:
     with torch.no_grad():
         h_BTD = publics.trunk.train(mode=False)(flight.to_cut(), lengths=made.lengths)
     h_BTD.requires_grad_(True)
+    for _ in run.further:  # nothing of ours lies between two parties
+        flight.past_cut(h_BTD)
     output = flight.from_cut(h_BTD)
     if run.noise is None:
         output["loss"].backward()

@@ -1,9 +1,9 @@
-"""The forward of one micro-batch that pauses at the cut.
+"""The forward of one micro-batch that pauses at each cut.
 
-The trusted party's model is an ordinary transformers model whose trunk is one RemoteStage. Its
-forward runs in a greenlet: at the remote stage it hands out the hidden state and stands still until
-the trunk's output is handed in. So several micro-batches can be under way in one thread, and heads,
-masks and losses stay the library's.
+The trusted party's model is an ordinary transformers model whose trunk is a RemoteStage, or one for
+each party of a chain. Its forward runs in a greenlet: at a remote stage it hands out the hidden state
+and stands still until that stage's output is handed in. So several micro-batches can be under way in
+one thread, and heads, masks and losses stay the library's.
 """
 
 # B batch, T tokens, D width at the cut (hidden size, or the low-rank cut's rank)
@@ -18,7 +18,7 @@ __all__ = ["Flight", "pause_at_cut"]
 
 
 def pause_at_cut(h_BTD: Tensor) -> Tensor:
-    """What a RemoteStage calls: give `h_BTD` to the flight's owner, wait for the trunk's output."""
+    """What a RemoteStage calls: give `h_BTD` to the flight's owner, wait for the stage's output."""
     here = getcurrent()
     if here.parent is None:
         raise RuntimeError("the model was called outside a Flight")
@@ -27,9 +27,10 @@ def pause_at_cut(h_BTD: Tensor) -> Tensor:
 
 
 class Flight:
-    """One forward: `to_cut` runs bottom, `from_cut` runs top, each exactly once and in that order.
+    """One forward: `to_cut` runs bottom, `past_cut` what lies between two remote stages, `from_cut` runs
+    top, each exactly once for a stage and in that order.
 
-    A forward that will never be handed the trunk's output is let go with `abandon`.
+    A forward that will never be handed a stage's output is let go with `abandon`.
     """
 
     def __init__(self, model: nn.Module, *, inputs: Mapping[str, Tensor]) -> None:
@@ -40,8 +41,13 @@ class Flight:
         h_BTD: Tensor = self._forward.switch()
         return h_BTD
 
+    def past_cut(self, h_BTD: Tensor) -> Tensor:
+        """What enters the next remote stage, given the output of this one, with its graph."""
+        next_BTD: Tensor = self._forward.switch(h_BTD)
+        return next_BTD
+
     def from_cut(self, h_BTD: Tensor) -> ModelOutput:
-        """The model's output, given the trunk's."""
+        """The model's output, given the last remote stage's."""
         output: ModelOutput = self._forward.switch(h_BTD)
         return output
 

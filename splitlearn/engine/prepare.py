@@ -5,20 +5,21 @@ Nothing here talks to a peer. Whatever is wrong with the files is found here, be
 
 # B batch, T tokens
 
-import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import msgspec
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from splitlearn.engine.bases import state_of
+from splitlearn.engine.claim import Claim, claim_folder
+from splitlearn.engine.line import Hop
 from splitlearn.engine.noise import LabelNoise
+from splitlearn.engine.seeds import offer_seed
 from splitlearn.engine.trusted import TrustedRun
-from splitlearn.errors import AuditError, ManifestError
 from splitlearn.manifest import Job, needs_basis
+from splitlearn.manifest.hops import codecs_at, returns_at
 from splitlearn.manifest.tables import BottleneckTable
 from splitlearn.policy import Policy, foresee, plan_of_offer
 from splitlearn.policy.accounting import keep_probability
@@ -28,6 +29,7 @@ from splitlearn.split import (
     Bottleneck,
     Cut,
     PcaBasis,
+    Trunk,
     digest,
     factor,
     fit_pca,
@@ -36,7 +38,7 @@ from splitlearn.split import (
     place,
     reads_padding,
     spec_of,
-    split,
+    split_chain,
     trunk_model,
     trunk_state,
 )
@@ -50,7 +52,7 @@ from splitlearn.tasks import (
     load_rows,
     randomised,
 )
-from splitlearn.wire.messages import CodecSpec, Offer, OptimiserSpec, ScheduleSpec
+from splitlearn.wire.messages import CodecSpec, Offer, OptimiserSpec, ScheduleSpec, TrunkModel
 
 __all__ = [
     "Data",
@@ -81,7 +83,9 @@ class Data:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run and its data. model: the local part, as `run.local` is. bases: of its "pca" cuts."""
+    """A run and its data. model: the local part, as `run.local` is. cut: of the whole trunk, whoever
+    hosts it. bases: of its "pca" cuts.
+    """
 
     run: TrustedRun
     data: Data
@@ -97,47 +101,35 @@ def prepare(job: Job) -> Prepared:
     """
     data, model = data_of(job)
     cut = _cut(job, model)
+    job.spans(layers=model.config.num_hidden_layers)
     blueprint = trunk_model(model)
     bases = dict(_bases(job, model, cut, data.tokenizer))
     codec_bases = dict(_codec_bases(job, model, cut, data.tokenizer))
     factor(model, cut=cut, bases=bases)
     freeze(model, cut=cut, mode=job.cut.mode, train_bottom=job.cut.train_bottom)
-    width = model.config.hidden_size
-    local, trunk = split(model, cut=cut)
-    groups: dict[str, dict[str, Tensor]] = {g: trunk_state(trunk, group=g) for g in GROUPS}
-    groups["bases"] = state_of(codec_bases)
-    optimiser, schedule = specs(job, steps=data.steps.total)
-    claim = _claim(job)
-    offer = Offer(
-        run=job.run.name,
-        conversation="0" * 32,  # the engine draws one for each conversation
-        job=job.digest(),
-        salt=claim.salt,
-        purpose="train",
-        mode=job.cut.mode,
-        returns_input_gradient=job.cut.mode == "full" and job.cut.train_bottom,
-        model=blueprint,
-        cut=spec_of(cut),
-        codecs=CodecSpec(
-            activation=job.codec.activation,
-            output=job.codec.output,
-            gradient=job.codec.gradient,
-            input_gradient=job.codec.input_gradient,
-        ),
-        optimiser=optimiser,
-        schedule=schedule,
-        seed=job.run.seed,
-        layers=digest(groups["layers"]),
-        bottlenecks=digest(groups["bottlenecks"]),
-        bases=digest(groups["bases"]),
-        held=(),
-    )
+    local, trunks = split_chain(model, cut=cut, starts=job.starts)
+    claim = claim_folder(job)
+    parts = list(zip(cut.parts(job.starts), trunks, strict=True))
+    hops = [
+        _hop(
+            job,
+            part,
+            trunk,
+            party=party,
+            model=blueprint,
+            bases={kind: basis for kind, basis in codec_bases.items() if _ends(kind, party, parts)},
+            claim=claim,
+            steps=data.steps.total,
+        )
+        for party, (part, trunk) in enumerate(parts)
+    ]
     run = TrustedRun(
-        offer=offer,
+        offer=hops[0].offer,
         local=local,
-        groups=groups,
-        entrance=cut.entrance(width),
-        exit=cut.exit(width),
+        groups=hops[0].groups,
+        entrance=hops[0].entrance,
+        exit=hops[0].exit,
+        further=tuple(hops[1:]),
         packed=not reads_padding(model),
         every=job.checkpoint.every_steps,
         deadline_s=job.run.deadline_s,
@@ -148,6 +140,49 @@ def prepare(job: Job) -> Prepared:
     )
     data = _protected(job, data, secret=bytes.fromhex(claim.labels))
     return Prepared(run=run, data=data, cut=cut, model=local, bases=bases)
+
+
+def _ends(kind: Kind, party: int, parts: Sequence[object]) -> bool:
+    """Whether the basis for this kind is of that party's conversation: they are of the outer ends."""
+    return party == (0 if kind is Kind.ACTIVATION else len(parts) - 1)
+
+
+def _hop(
+    job: Job,
+    cut: Cut,
+    trunk: Trunk,
+    *,
+    party: int,
+    model: TrunkModel,
+    bases: Mapping[Kind, PcaBasis],
+    claim: Claim,
+    steps: int,
+) -> Hop:
+    """What compute party number `party` is asked to do. cut, trunk: its own part."""
+    groups: dict[str, dict[str, Tensor]] = {g: trunk_state(trunk, group=g) for g in GROUPS}
+    groups["bases"] = state_of(bases)
+    optimiser, schedule = specs(job, steps=steps)
+    width = trunk.config.hidden_size
+    offer = Offer(
+        run=job.run.name,
+        conversation="0" * 32,  # the engine draws one for each conversation
+        job=job.digest(),
+        salt=claim.salt_of(party),
+        purpose="train",
+        mode=job.cut.mode,
+        returns_input_gradient=returns_at(job, party=party),
+        model=model,
+        cut=spec_of(cut),
+        codecs=CodecSpec(**codecs_at(job, party=party)),
+        optimiser=optimiser,
+        schedule=schedule,
+        seed=offer_seed(job.run.seed, party=party),
+        layers=digest(groups["layers"]),
+        bottlenecks=digest(groups["bottlenecks"]),
+        bases=digest(groups["bases"]),
+        held=(),
+    )
+    return Hop(offer, groups, cut.entrance(width), cut.exit(width))
 
 
 def unsplit(job: Job) -> tuple[Data, PreTrainedModel]:
@@ -176,11 +211,15 @@ def specs(job: Job, *, steps: int) -> tuple[OptimiserSpec, ScheduleSpec]:
     )
 
 
-def check_policy(policy: Policy, offer: Offer) -> None:
-    """RefusedError, before anything is sent, if the job needs a message that no rule allows."""
-    for verdict in foresee(policy, plan_of_offer(offer)):
-        if verdict.certain and verdict.refusals:
-            raise verdict.refusals[0]
+def check_policy(policy: Policy, *offers: Offer) -> None:
+    """RefusedError, before anything is sent, if the job needs a message that no rule allows.
+
+    offers: to each compute party.
+    """
+    for offer in offers:
+        for verdict in foresee(policy, plan_of_offer(offer)):
+            if verdict.certain and verdict.refusals:
+                raise verdict.refusals[0]
 
 
 def data_of(job: Job) -> tuple[Data, PreTrainedModel]:
@@ -322,50 +361,3 @@ def _public(
                 return_tensors="pt",
             )
         )
-
-
-class _Claim(msgspec.Struct, frozen=True):
-    """What makes a run folder one run's: the salt of its log, and what went in.
-
-    labels: the secret that randomised labels are drawn by. Unlike the salt, the peer never has it.
-    """
-
-    salt: str
-    job: str
-    inputs: str
-    labels: str = ""
-
-
-def _claim(job: Job) -> _Claim:
-    """The run's salt and secret: drawn for a new folder, read from one that this very run has claimed.
-
-    A folder belongs to a run from its first checkpoint on: before it nothing was sent, and a job
-    that was refused may be corrected.
-    """
-    path = job.run.folder / "run.json"
-    mine = (job.digest(), job.inputs_digest())
-    try:
-        job.run.folder.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            claim = msgspec.json.decode(path.read_bytes(), type=_Claim)
-            begun = (job.run.folder / "checkpoints").exists()
-            if (claim.job, claim.inputs) == mine:
-                return claim
-            if begun:
-                raise ManifestError(
-                    f"run folder {job.run.folder} holds a run of another job, model or data; "
-                    f"choose another run.folder in {job.file}, or remove that one to begin anew"
-                )
-        claim = _Claim(
-            salt=secrets.token_hex(32),
-            job=mine[0],
-            inputs=mine[1],
-            labels=secrets.token_hex(32),
-        )
-        part = path.with_suffix(".part")
-        part.touch(mode=0o600)
-        part.write_bytes(msgspec.json.encode(claim))
-        part.rename(path)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise AuditError(f"run folder {job.run.folder} cannot be used: {error}") from error
-    return claim

@@ -11,7 +11,10 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["seeded", "stage_seed"]
+__all__ = ["offer_seed", "seeded", "stage_seed"]
+
+# One more than the largest seed that an offer can carry.
+_SEEDS = 10_000_001
 
 
 def stage_seed(seed: int, *, step: int, micro_batch: int, stage: str) -> int:
@@ -22,6 +25,19 @@ def stage_seed(seed: int, *, step: int, micro_batch: int, stage: str) -> int:
     """
     digest = hashlib.sha256(f"{seed}/{step}/{micro_batch}/{stage}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+def offer_seed(seed: int, *, party: int) -> int:
+    """The seed in the offer to a compute party: the run's own for the first, party 0.
+
+    Two parties of a chain both call their stage "trunk"; with one seed they would drop the same places.
+
+    >>> offer_seed(7, party=0), offer_seed(7, party=1) == offer_seed(7, party=2)
+    (7, False)
+    """
+    if not party:
+        return seed
+    return stage_seed(seed, step=0, micro_batch=0, stage=f"party {party}") % _SEEDS
 
 
 @contextmanager

@@ -35,7 +35,8 @@ class Talk:
     overlap: whether `say_soon` uses another thread. What comes meanwhile may then stand before it in the
     log, or after it: the log's order is one of several, each of which is what happened.
     sent, received: bytes of whole frames by kind, as logged. errors: what codecs lost of what was sent,
-    by kind: the sum over all messages, and how many.
+    by kind: the sum over all messages, and how many. restarted: whether the peer came back as a new
+    process, which ends the conversation.
     """
 
     channel: Channel
@@ -45,6 +46,7 @@ class Talk:
     overlap: bool = True
     sent: Counter[Kind] = field(default_factory=Counter)
     received: Counter[Kind] = field(default_factory=Counter)
+    restarted: bool = False
     errors: dict[Kind, list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -123,6 +125,7 @@ class Talk:
         try:
             self.channel.send(released, deadline_s=self.deadline_s)
         except PeerRestarted:
+            self.restarted = True
             raise
         except ChannelError as error:
             raise ChannelError(f"{error}, while sending {kind} of {self._where()}") from error
@@ -138,6 +141,7 @@ class Talk:
         try:
             frame = self._receive()
         except PeerRestarted:
+            self.restarted = True
             raise
         except ChannelError as error:
             names = " or ".join(awaited)

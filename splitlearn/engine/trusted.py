@@ -1,27 +1,25 @@
 """The trusted party's step loop: bottom, gate, link, gate, top, loss, and back.
 
-Owns text, labels, optimiser state and the pace of the run. Sends nothing but through its
-Talk, reads nothing but what the session allows, and after any restart of either process
-goes on from the newest checkpoint that both parties hold, with the same numbers.
+Owns text, labels, optimiser state and the pace of the run. Has a line to each compute party, one or a
+chain of them, and passes on what goes from each to the next. Sends nothing but through its lines,
+reads nothing but what their sessions allow, and after any restart of any process goes on from the
+newest checkpoint that all parties hold, with the same numbers.
 """
 
 # B batch, T tokens, D width at a cut, N rows that travel (packed: B x T without padding)
 
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-import msgspec
 import torch
 from torch import Tensor, nn
 from transformers.utils.generic import ModelOutput
 
-from splitlearn.channel.base import Channel, PeerRestarted
+from splitlearn.channel.base import PeerRestarted
 from splitlearn.channel.mailbox import DEFAULT_WINDOW
-from splitlearn.engine.bases import codecs_of
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.events import (
     Began,
@@ -33,35 +31,27 @@ from splitlearn.engine.events import (
     SentWeights,
     StepDone,
 )
-from splitlearn.engine.exchange import Exchange, rows_in
+from splitlearn.engine.exchange import Phase, rows_in
 from splitlearn.engine.flight import Flight, pause_at_cut
+from splitlearn.engine.line import Hop, Line, Peer
 from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.optimiser import build_stepper
+from splitlearn.engine.passage import Passage
 from splitlearn.engine.plain import logits_of
-from splitlearn.engine.seeds import seeded
-from splitlearn.engine.talk import Talk
-from splitlearn.engine.weights import Inlet, shards
 from splitlearn.errors import SessionError
-from splitlearn.gate import Gate
 from splitlearn.pipeline import ORDERS, Action, Op
-from splitlearn.roles import Kind, Role
-from splitlearn.session import MAX_UNSETTLED, Session
+from splitlearn.roles import Kind
 from splitlearn.split.freeze import set_training
 from splitlearn.split.stage import RemoteStage
-from splitlearn.split.weights import GROUPS
 from splitlearn.tasks.batches import Batch
-from splitlearn.wire.messages import Accept, Finish, Offer, Resume, Shard, Step, StepTensor
+from splitlearn.wire.messages import Accept, Offer, StepTensor
 
-__all__ = ["EVALUATION_GROUP", "IN_FLIGHT", "TrustedEngine", "TrustedRun"]
+__all__ = ["EVALUATION_GROUP", "IN_FLIGHT", "Hop", "Peer", "TrustedEngine", "TrustedRun"]
 
 # Activations under way at once, unless the job says otherwise. A job may ask for no more than half
 # the channel's window, so that neither party can fill the other's credit with answers while it waits
-# for its own: as many gradients are under way as activations.
+# for its own: as many gradients are under way as activations. In a chain the parties share them.
 IN_FLIGHT = DEFAULT_WINDOW // 4
-
-# Heads and receipts are swapped between steps when so many messages or seconds have passed.
-SETTLE_MESSAGES = MAX_UNSETTLED // 2
-SETTLE_S = 10.0
 
 # Micro-batches of an evaluation that the session counts as one stretch.
 EVALUATION_GROUP = 64
@@ -71,12 +61,12 @@ EVALUATION_GROUP = 64
 class TrustedRun:
     """What does not change while a run lives.
 
-    local: the model with a RemoteStage for its trunk; groups: the trunk's weights before training,
-    by group name, and the bases of codecs as "bases"; entrance and exit: columns of what is sent and
-    what comes back; packed: whether padding is left out; every: steps between checkpoints; noise: on
-    what labels decide, where the job asks for it; order, in_flight: schedule of a step's
-    micro-batches, and activations under way at once; overlap: whether they are encoded, logged and sent
-    beside the sums.
+    local: the model with a RemoteStage for each compute party. offer, groups, entrance, exit: what the
+    first one is asked to do, as in Hop; purpose, mode, optimiser and schedule of its offer are those of
+    all. further: the same of the others, in the order of their layers. packed: whether padding is left
+    out; every: steps between checkpoints; noise: on what labels decide, where the job asks for it;
+    order, in_flight: schedule of a step's micro-batches, and activations under way at once; overlap:
+    whether they are encoded, logged and sent beside the sums.
     """
 
     offer: Offer
@@ -91,27 +81,29 @@ class TrustedRun:
     order: str = "1f1b"
     in_flight: int = IN_FLIGHT
     overlap: bool = True
+    further: tuple[Hop, ...] = ()
+
+    @property
+    def hops(self) -> tuple[Hop, ...]:
+        """All compute parties', in the order of their layers."""
+        return (Hop(self.offer, self.groups, self.entrance, self.exit), *self.further)
 
 
 class TrustedEngine:
-    """Runs one job against one compute party."""
+    """Runs one job against its compute parties."""
 
     def __init__(
         self,
         run: TrustedRun,
         *,
-        channel: Channel,
-        open_gate: Callable[[Offer, Session], Gate],
+        peers: Sequence[Peer],
         checkpoints: Checkpoints,
         observe: Observe,
     ) -> None:
-        self.run, self._channel, self._open_gate = run, channel, open_gate
-        self._checkpoints, self._observe = checkpoints, observe
+        """peers: one for each of `run.hops`, in that order."""
+        self.run, self._checkpoints, self._observe = run, checkpoints, observe
         self._stepper = build_stepper(
             run.local.parameters(), optimiser=run.offer.optimiser, schedule=run.offer.schedule
-        )
-        self._codecs = codecs_of(
-            msgspec.structs.asdict(run.offer.codecs), run.groups.get("bases", {})
         )
         for module in run.local.modules():
             if isinstance(module, RemoteStage):
@@ -120,26 +112,43 @@ class TrustedEngine:
         # Wall seconds of each step that this process did, those done again after a restart included.
         self.step_s: list[float] = []
         self.rows = {"train": 0, "evaluate": 0}
-        self._talk: Talk | None = None
-        self._exchange: Exchange | None = None
-        self._settled_at = 0.0
-        # Bytes of whole frames by kind, over all conversations of this process.
-        self.sent: Counter[Kind] = Counter()
-        self.received: Counter[Kind] = Counter()
-        # Of codecs, by kind: the sum over messages, and how many.
-        self.errors: dict[Kind, list[float]] = {}
+        self._lines = [
+            Line(
+                hop,
+                peer,
+                packed=run.packed,
+                noise=run.noise,
+                deadline_s=run.deadline_s,
+                overlap=run.overlap,
+            )
+            for hop, peer in zip(run.hops, peers, strict=True)
+        ]
+        self._begun = False
 
     @property
-    def _now(self) -> Talk:
-        """The conversation under way."""
-        assert self._talk is not None, "a step before the conversation began"
-        return self._talk
+    def sent(self) -> Counter[Kind]:
+        """Bytes of whole frames by kind, to all parties and over all conversations of this process."""
+        return sum((line.sent for line in self._lines), Counter())
 
     @property
-    def _link(self) -> Exchange:
-        """Its tensors."""
-        assert self._exchange is not None, "a step before the conversation began"
-        return self._exchange
+    def received(self) -> Counter[Kind]:
+        """The same the other way."""
+        return sum((line.received for line in self._lines), Counter())
+
+    @property
+    def errors(self) -> dict[Kind, list[float]]:
+        """What codecs lost of what was sent, by kind: the sum over messages, and how many."""
+        total: dict[Kind, list[float]] = {}
+        for line in self._lines:
+            for kind, (lost, count) in line.errors.items():
+                before = total.setdefault(kind, [0.0, 0])
+                total[kind] = [before[0] + lost, before[1] + count]
+        return total
+
+    @property
+    def _next_step(self) -> int:
+        """Optimiser steps done, as every conversation has it between two steps."""
+        return self._lines[0].talk.session.next_step
 
     def train(self, steps: Callable[[int], Sequence[Batch]]) -> None:
         """Train to the schedule's end; a peer that comes back as a new process only costs time."""
@@ -164,137 +173,135 @@ class TrustedEngine:
         def work() -> None:
             trunk.clear()
             self._begin()
-            trunk.update(self._finish(fetch=fetch))
+            for line in self._lines:
+                line.finish(fetch=fetch)
+            _in_turns([line.parting(trunk) for line in self._lines])
+            self._observe(Finished(self._next_step))
 
         self._surviving_restarts(work)
         return trunk
 
     def end(self, error: BaseException | None) -> None:
-        """Close the log's account of the conversation; call it once, whatever happened."""
-        if self._talk is not None:
-            self._talk.end(error)
+        """Close the logs' accounts of the conversations; call it once, whatever happened."""
+        for line in self._lines:
+            line.end(error)
 
     def _surviving_restarts(self, work: Callable[[], None]) -> None:
         while True:
             try:
                 return work()
             except PeerRestarted as error:
-                self._observe(RolledBack(self._channel.peer))
+                for line in self._lines:
+                    if line.restarted:
+                        self._observe(RolledBack(line.name))
                 self.end(error)
-                self._talk = None
+                # Whoever did not restart has gone on past what is done again now.
+                for line in self._lines:
+                    line.anew()
+                self._begun = False
 
     def _begin(self) -> None:
         """Agree on the job and on the step to go on from, unless that is done."""
-        if self._talk is not None:
+        if self._begun:
             return
-        run, session = self.run, Session(me=Role.TRUSTED, peer=Role.COMPUTE)
-        self._channel.renew()
+        run = self.run
         if not self._checkpoints.held():
             self._save(0)
         mine = self._checkpoints.held()
-        offer = msgspec.structs.replace(run.offer, held=mine, conversation=secrets.token_hex(16))
-        talk = Talk(
-            channel=self._channel,
-            session=session,
-            gate=self._open_gate(offer, session),
-            deadline_s=run.deadline_s,
-            overlap=run.overlap,
-            sent=self.sent,
-            received=self.received,
-            errors=self.errors,
-        )
-        self._talk = talk
-        self._exchange = Exchange(
-            talk,
-            codecs=self._codecs,
-            widths={Kind.OUTPUT: run.exit, Kind.INPUT_GRADIENT: run.entrance},
-            packed=run.packed,
-            noise=run.noise,
-        )
-        talk.say(Kind.OFFER, offer)
-        accept = talk.hear(Kind.ACCEPT).meta
-        assert isinstance(accept, Accept)
-        talk.gate.witness.peer_holds(accept.witnessed)
-        step = self._common(mine, theirs=accept.held)
-        if accept.needs:
-            self._send_weights(accept.needs)
-        talk.say(Kind.RESUME, Resume(step, talk.gate.witness.held))
+        for line in self._lines:
+            line.begin(mine)
+        accepts = [line.accepted() for line in self._lines]
+        step = self._common(mine, accepts)
+        _in_turns([self._sending(line, a) for line, a in zip(self._lines, accepts, strict=True)])
+        for line in self._lines:
+            line.resume(step)
         extra = self._checkpoints.load(step, model=run.local, stepper=self._stepper)
         if run.offer.purpose == "train":
             self._checkpoints.drop_after(step)
         self._stepper.clear()
         self.losses = _floats(extra.get("losses"))
-        talk.hear(Kind.READY)
-        self._settle()
-        self._observe(Began(step, self._channel.peer))
+        for line in self._lines:
+            line.ready()
+            self._observe(Began(step, line.name))
+        self._begun = True
 
-    def _common(self, mine: Sequence[int], *, theirs: Sequence[int]) -> int:
-        """The newest step that both hold. A run that trains may always begin anew at 0."""
-        common = set(mine) & set(theirs)
-        if self.run.offer.purpose == "train":
-            common |= {0} & set(mine)
+    def _common(self, mine: Sequence[int], accepts: Sequence[Accept]) -> int:
+        """The newest step that all hold. A run that trains may always begin anew at 0."""
+        always = {0} & set(mine) if self.run.offer.purpose == "train" else set[int]()
+        common = set(mine)
+        for line, accept in zip(self._lines, accepts, strict=True):
+            shared = set(mine) & set(accept.held) | always
+            if not shared:
+                raise SessionError(
+                    f"{line.name} holds no checkpoint of this run that we hold too (ours are "
+                    f"{tuple(mine)}, theirs {accept.held}); it lost them, or the run is another one: "
+                    "begin anew with another run.folder"
+                )
+            common &= shared
         if not common:
+            held = ", ".join(
+                f"{line.name} {accept.held}"
+                for line, accept in zip(self._lines, accepts, strict=True)
+            )
             raise SessionError(
-                f"{self._channel.peer} holds no checkpoint of this run that we hold too (ours are "
-                f"{tuple(mine)}, theirs {tuple(theirs)}); it lost them, or the run is another one: "
-                "begin anew with another run.folder"
+                f"no checkpoint of this run is held by all (ours are {tuple(mine)}; {held}); begin "
+                "anew with another run.folder"
             )
         return max(common)
 
-    def _send_weights(self, needs: Iterable[str]) -> None:
-        state = {name: t for group in needs for name, t in self.run.groups[group].items()}
-        cut = shards(state)
-        for i, parts in enumerate(cut):
-            self._now.say(Kind.WEIGHTS, Shard(i, len(cut)), parts=parts)
-            self._observe(SentWeights(i, len(cut)))
+    def _sending(self, line: Line, accept: Accept) -> Iterator[None]:
+        for index, count in line.send_weights(accept):
+            self._observe(SentWeights(index, count))
+            yield
 
     def _train(self, steps: Callable[[int], Sequence[Batch]]) -> None:
         self._begin()
         set_training(self.run.local, training=True)
         total = self.run.offer.schedule.total_steps
-        while (step := self._now.session.next_step) < total:
+        while (step := self._next_step) < total:
             self._train_step(steps(step))
-            self._settle_if_due()
+            for line in self._lines:
+                line.settle_if_due()
             done = step + 1
             if done % self.run.every == 0 or done == total:
                 self._save(done)
-                self._now.say(Kind.CHECKPOINT, Step(done))
-                self._now.hear(Kind.SAVED)
+                for line in self._lines:
+                    line.save(done)
+                for line in self._lines:
+                    line.saved()
                 self._observe(Saved(done))
 
     def _train_step(self, batches: Sequence[Batch]) -> None:
         began = time.perf_counter()
-        talk, run = self._now, self.run
-        step = talk.session.next_step
-        before = (talk.sent.total(), talk.received.total())
-        back = run.offer.returns_input_gradient
+        step = self._next_step
+        before = (self.sent.total(), self.received.total())
         total = sum(batch.items for batch in batches)
-        flights: dict[int, tuple[Flight, Tensor]] = {}
+        under_way: dict[int, Passage] = {}
         mean = torch.zeros(())
-        for action in self._order(len(batches), backward=back):
+        order = self._order(len(batches), gradients=self.run.offer.mode != "features")
+        last = {action.micro_batch: action for action in order}
+        for action in order:
             i = action.micro_batch
             batch = batches[i]
-            # A step is one step: once its last gradient is out the session counts the next one.
-            place = self._link.place(batch, i, len(batches), phase="train", step=step)
             if action.op is Op.BOTTOM:
-                flights[i] = self._bottom(batch, place, labels=True)
+                # A step is one step: once its last gradient is out a session counts the next one.
+                place = self._place(batch, i, len(batches), phase="train", step=step)
+                under_way[i] = self._bottom(batch, place)
+            elif action.op is Op.RELAY:
+                under_way[i].relay(action.party)
             elif action.op is Op.TOP:
-                h_BTD = self._link.receive(Kind.OUTPUT, batch, place)
-                h_BTD.requires_grad_(run.offer.mode != "features")
-                with seeded(run.offer.seed, step=step, micro_batch=i, stage="top"):
-                    output = flights[i][0].from_cut(h_BTD)
-                    loss = output["loss"] * (batch.items / total)
+                output = under_way[i].top()
+                loss = output["loss"] * (batch.items / total)
                 self._backward(loss, output, batch, items=total)
                 mean += loss.detach()
-                if h_BTD.grad is not None:
-                    self._link.send(Kind.GRADIENT, h_BTD.grad, batch, place)
-                if not back:
-                    del flights[i]
+                under_way[i].turn()
             else:
-                g_BTD = self._link.receive(Kind.INPUT_GRADIENT, batch, place)
-                torch.autograd.backward(flights.pop(i)[1], g_BTD)
+                under_way[i].backward(action.party)
+            if action is last[i]:
+                del under_way[i]
         self._stepper.step()
-        talk.flush()
+        for line in self._lines:
+            line.talk.flush()
         self.losses.append(mean.item())
         self.step_s.append(time.perf_counter() - began)
         self._observe(
@@ -302,8 +309,8 @@ class TrustedEngine:
                 step,
                 self.losses[-1],
                 self.step_s[-1],
-                talk.sent.total() - before[0],
-                talk.received.total() - before[1],
+                self.sent.total() - before[0],
+                self.received.total() - before[1],
             )
         )
 
@@ -316,64 +323,74 @@ class TrustedEngine:
 
     def _evaluate(self, batches: Sequence[Batch]) -> Iterator[dict[str, Tensor]]:
         set_training(self.run.local, training=False)
-        step = self._now.session.next_step
+        step = self._next_step
         remaining = iter(batches)
         done = 0
         with torch.no_grad():
             while group := list(islice(remaining, EVALUATION_GROUP)):
-                flights: dict[int, Flight] = {}
-                for action in self._order(len(group), backward=False):
+                under_way: dict[int, Passage] = {}
+                for action in self._order(len(group), gradients=False):
                     i = action.micro_batch
-                    place = self._link.place(group[i], i, len(group), phase="evaluate", step=step)
                     if action.op is Op.BOTTOM:
-                        flights[i] = self._bottom(group[i], place, labels=False)[0]
+                        place = self._place(group[i], i, len(group), phase="evaluate", step=step)
+                        under_way[i] = self._bottom(group[i], place)
+                    elif action.op is Op.RELAY:
+                        under_way[i].relay(action.party)
                     else:
-                        h_BTD = self._link.receive(Kind.OUTPUT, group[i], place)
-                        output = flights.pop(i).from_cut(h_BTD)
+                        output = under_way.pop(i).top()
                         done += 1
                         self._observe(Evaluated(done))
                         yield logits_of(output)
-                self._settle_if_due()
+                for line in self._lines:
+                    line.settle_if_due()
 
-    def _settle_if_due(self) -> None:
-        late = time.monotonic() - self._settled_at >= SETTLE_S
-        if late or self._now.session.unsettled >= SETTLE_MESSAGES:
-            self._settle()
+    def _place(self, batch: Batch, i: int, of: int, *, phase: Phase, step: int) -> StepTensor:
+        """The same for all compute parties."""
+        return self._lines[0].tensors.place(batch, i, of, phase=phase, step=step)
 
-    def _settle(self) -> None:
-        self._now.settle()
-        self._settled_at = time.monotonic()
-
-    def _finish(self, *, fetch: bool) -> dict[str, Tensor]:
-        self._settle()
-        self._now.say(Kind.FINISH, Finish(fetch))
-        inlet = Inlet({name: t for g in GROUPS for name, t in self.run.groups[g].items()})
-        heard = 0
-        while (frame := self._now.hear(Kind.WEIGHTS, Kind.CLOSED)).kind is Kind.WEIGHTS:
-            inlet.take(self._now.parts(frame))
-            heard += 1
-        self._observe(Finished(self._now.session.next_step))
-        return inlet.state() if heard else {}
-
-    def _bottom(self, batch: Batch, place: StepTensor, *, labels: bool) -> tuple[Flight, Tensor]:
-        """Start a forward and send what it hands out at the cut."""
-        inputs = {**batch.inputs, **batch.labels} if labels else batch.inputs
-        flight = Flight(self.run.local, inputs=inputs)
-        seed, step, i = self.run.offer.seed, place.step, place.micro_batch
-        with seeded(seed, step=step, micro_batch=i, stage="bottom"):
-            h_BTD = flight.to_cut()
-        self._link.send(Kind.ACTIVATION, h_BTD, batch, place)
+    def _bottom(self, batch: Batch, place: StepTensor) -> Passage:
+        """Start a forward and send what it hands out at the first cut."""
+        training, offer = place.phase == "train", self.run.offer
+        inputs = {**batch.inputs, **batch.labels} if training else batch.inputs
+        passage = Passage(
+            Flight(self.run.local, inputs=inputs),
+            self._lines,
+            batch=batch,
+            place=place,
+            seed=offer.seed,
+            gradients=training and offer.mode != "features",
+        )
+        passage.bottom()
         self.rows[place.phase] += rows_in(batch, place)
-        return flight, h_BTD
+        return passage
 
-    def _order(self, micro_batches: int, *, backward: bool) -> Iterator[Action]:
+    def _order(self, micro_batches: int, *, gradients: bool) -> list[Action]:
+        """gradients: whether they leave; to the bottom they come back only where it trains."""
         run = self.run
-        return ORDERS[run.order](micro_batches, in_flight=run.in_flight, backward=backward)
+        return list(
+            ORDERS[run.order](
+                micro_batches,
+                in_flight=run.in_flight,
+                parties=len(self._lines),
+                gradients=gradients,
+                backward=gradients and run.offer.returns_input_gradient,
+            )
+        )
 
     def _save(self, step: int) -> None:
         self._checkpoints.save(
             step, model=self.run.local, stepper=self._stepper, extra={"losses": self.losses}
         )
+
+
+def _in_turns(works: Iterable[Iterator[None]]) -> None:
+    """A piece of each in turn to the end: no party waits while another gets or sends all its weights."""
+    waiting = list(works)
+    while waiting:
+        waiting = [work for work in waiting if next(work, _DONE) is not _DONE]
+
+
+_DONE = object()
 
 
 def _floats(values: object) -> list[float]:

@@ -76,9 +76,10 @@ class Gate:
         peer: PartyName,
         binding: str,
         offer: Offer,
+        ledger: Ledger | None = None,
     ) -> None:
         """Use `Gate.open`."""
-        self._ledger = Ledger(policy, spent=log.spent(offer.run))
+        self._ledger = ledger or Ledger(policy, spent=log.spent(offer.run))
         self._session, self._me, self._peer = session, me, peer
         self._account = Account(policy, log=log, me=me, peer=peer, binding=binding, offer=offer)
         # Parts of frames that were admitted and not opened yet: parsed once.
@@ -102,13 +103,25 @@ class Gate:
         offer: Offer,
         software: str,
         vocabulary: int | None = None,
+        ledger: Ledger | None = None,
     ) -> "Gate":
         """Log that a conversation begins and open the door for it. What `offer` says goes on record.
 
         binding: fingerprint of the peer's certificate. software: name and version of this program.
+        ledger: of the run, where it has a door towards each of several peers, whose bytes add up; by
+        itself a door counts on from what `log` has.
         Raises AuditError if it cannot be logged.
         """
-        gate = cls(policy, log=log, session=session, me=me, peer=peer, binding=binding, offer=offer)
+        gate = cls(
+            policy,
+            log=log,
+            session=session,
+            me=me,
+            peer=peer,
+            binding=binding,
+            offer=offer,
+            ledger=ledger,
+        )
         gate._account.begin(software=software, vocabulary=vocabulary)
         return gate
 
@@ -172,7 +185,7 @@ class Gate:
                     rule="content.frame",
                 )
             facts = _with_bytes(facts, parts=written, wire_bytes=len(raw))
-            rule = self._ledger.judge(facts)
+            rule = self._ledger.take(facts)
             error: float | None = None
             if x_ND is not None and codec is not None:
                 decoded_ND = read_back(written, codec=codec, rows=facts.rows, columns=facts.columns)
@@ -190,7 +203,6 @@ class Gate:
                 keep=keep,
                 error=error,
             )
-            self._ledger.charge(rule, wire_bytes=len(raw))
             return Released(kind=kind, seq=seq, raw=raw, error=error or 0.0)
 
     def admit(self, frame: Frame) -> None:
@@ -205,9 +217,8 @@ class Gate:
             attempt.parts = tuple(PartShape.of(part) for part in parts)
             facts = self._facts(frame.kind, "in", frame.meta, private=None)
             facts = _with_bytes(facts, parts=parts, wire_bytes=len(frame.raw))
-            rule = self._ledger.judge(facts)
+            rule = self._ledger.take(facts)
             self._account.enter(frame, facts=facts, rule=rule, parts=attempt.parts)
-            self._ledger.charge(rule, wire_bytes=len(frame.raw))
             if parts:
                 self._admitted[frame.seq] = (frame, parts)
 

@@ -18,6 +18,7 @@ from splitlearn.manifest.chains import chain_of
 __all__ = [
     "Address",
     "AddressField",
+    "ChainTable",
     "CodecField",
     "Fault",
     "FileField",
@@ -182,15 +183,27 @@ class PeerTable(Table):
     )
 
 
+class ChainTable(PeerTable):
+    """A further compute party, and where its layers begin."""
+
+    first: int = Field(
+        ge=2,
+        le=65_536,
+        description="the number of the first layer that this party hosts, from 2 up",
+    )
+
+
 class PolicyTable(Table):
     """What may leave."""
 
     file: FileField = Field(description="the policy file that says what may leave")
 
 
-def peer_faults(peer: PeerTable) -> Iterator[Fault]:
-    """What is impossible about a peer's table."""
+def peer_faults(peer: PeerTable, *, table: str = "peer") -> Iterator[Fault]:
+    """What is impossible about a peer's table, whose name is `table`."""
     if (peer.dial is None) == (peer.listen is None):
-        yield Fault("peer.dial", "or peer.listen has to be given as host:port, and not both")
+        yield Fault(
+            f"{table}.dial", f"or {table}.listen has to be given as host:port, and not both"
+        )
     if peer.dial is not None and not peer.dial.port:
-        yield Fault("peer.dial", "has port 0; it takes the port the peer listens at")
+        yield Fault(f"{table}.dial", "has port 0; it takes the port the peer listens at")

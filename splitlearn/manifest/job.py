@@ -3,14 +3,16 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from splitlearn.errors import ManifestError
 from splitlearn.manifest.chains import needs_basis
 from splitlearn.manifest.fields import (
+    ChainTable,
     Fault,
     IdentityTable,
     PeerTable,
@@ -18,6 +20,7 @@ from splitlearn.manifest.fields import (
     Table,
     peer_faults,
 )
+from splitlearn.manifest.hops import INNER, MAX_PARTIES, chain_faults
 from splitlearn.manifest.reading import read
 from splitlearn.manifest.tables import (
     CanaryTable,
@@ -41,6 +44,12 @@ class Job(Table):
     run: RunTable
     identity: IdentityTable
     peer: PeerTable
+    chain: tuple[ChainTable, ...] = Field(
+        default=(),
+        strict=False,
+        max_length=MAX_PARTIES - 1,
+        description="a table [[chain]] for each further compute party, in the order of their layers",
+    )
     model: ModelTable
     data: DataTable
     cut: CutTable = CutTable()
@@ -79,6 +88,28 @@ class Job(Table):
             )
         return cut.bottom, last
 
+    @property
+    def peers(self) -> tuple[PeerTable, ...]:
+        """The compute parties, in the order of their layers."""
+        return (self.peer, *self.chain)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The first layer of each compute party but the first one, whose layers begin at cut.bottom."""
+        return tuple(table.first for table in self.chain)
+
+    def spans(self, *, layers: int) -> tuple[tuple[int, int], ...]:
+        """First layer and first layer after it of each compute party, in a model of so many layers."""
+        first, last = self.trunk(layers=layers)
+        if self.chain and self.starts[-1] >= last:
+            raise self.fault(
+                "chain.first",
+                f"is {self.starts[-1]} for {self.chain[-1].party}, which leaves no layer to it: the "
+                f"trunk ends before layer {last}; take {first + 1} to {last - 1}",
+            )
+        bounds = (first, *self.starts, last)
+        return tuple(pairwise(bounds))
+
     def digest(self) -> str:
         """SHA-256, hex, of the settings that decide the numbers. Two runs of one digest may resume
         one another. No address, path, column, label name or content is in it: the peer gets it.
@@ -94,10 +125,13 @@ class Job(Table):
                 "cut": self.cut.model_dump(
                     exclude={"lower": {"public_text"}, "upper": {"public_text"}}
                 ),
-                "codec": self.codec.model_dump(exclude={"public_text"}),
+                "codec": self.codec.model_dump(
+                    exclude={"public_text"} | (set() if self.chain else INNER)
+                ),
                 "optimiser": self.optimiser.model_dump(),
                 # None of them changes a number: a run may be resumed with others.
                 "schedule": self.schedule.model_dump(exclude={"order", "in_flight", "overlap"}),
+                **({"chain": self.starts} if self.chain else {}),
                 **({"privacy": privacy} if privacy else {}),
                 **({"canary": self.canary.rate} if self.canary.file else {}),
             }
@@ -151,6 +185,7 @@ _HASH_BYTES = 2**20
 def _impossible(job: Job) -> Iterator[Fault]:
     """Every combination that makes no sense, as the key to blame and what is wrong with it."""
     yield from peer_faults(job.peer)
+    yield from chain_faults(job)
     yield from _data_faults(job)
     yield from _cut_faults(job.cut)
     yield from _codec_faults(job)

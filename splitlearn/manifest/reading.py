@@ -5,7 +5,7 @@ import json
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -76,6 +76,8 @@ def _table(model: type[BaseModel], keys: Sequence[str]) -> type[BaseModel]:
     """The model of the table under `keys`."""
     for key in keys:
         inner = model.model_fields[key].annotation if key in model.model_fields else None
+        if get_origin(inner) is tuple:  # of tables, as in [[chain]]
+            inner = get_args(inner)[0]
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             break
         model = inner
@@ -83,10 +85,9 @@ def _table(model: type[BaseModel], keys: Sequence[str]) -> type[BaseModel]:
 
 
 def _takes(owner: type[BaseModel], key: str) -> str:
-    inner = _table(owner, [key])
-    if inner is not owner:
+    inner, field = _table(owner, [key]), owner.model_fields.get(key)
+    if inner is not owner and not (field and get_origin(field.annotation) is tuple):
         return f"a table with {', '.join(inner.model_fields)}"
-    field = owner.model_fields.get(key)
     return (field.description if field else None) or "another value"
 
 

@@ -128,12 +128,18 @@ class CutTable(Table):
 
 
 class CodecTable(Table):
-    """How each kind of tensor is written; gradients travel only where a mode sends them."""
+    """How each kind of tensor is written; gradients travel only where a mode sends them.
+
+    inner, inner_gradient: what goes from one compute party of a chain to the next and back, both on
+    its way to the trusted party, who passes it on, and from there.
+    """
 
     activation: CodecField = Field(default="int8+zstd", description=_CHAIN)
     output: CodecField = Field(default="fp16", description=_CHAIN)
     gradient: CodecField = Field(default="fp16", description=_CHAIN)
     input_gradient: CodecField = Field(default="fp16", description=_CHAIN)
+    inner: CodecField = Field(default="int8+zstd", description=_CHAIN)
+    inner_gradient: CodecField = Field(default="fp16", description=_CHAIN)
     public_text: FileField | None = Field(
         default=None,
         description=(

@@ -18,8 +18,8 @@ from splitlearn.policy.forecast import (
     Verdict,
     foresee,
     lasts,
-    plan_of_job,
     plan_of_offer,
+    plans_of_job,
 )
 from splitlearn.policy.guard import LabelGuard
 from splitlearn.policy.rules import (
@@ -60,6 +60,6 @@ __all__ = [
     "lasts",
     "load",
     "parse",
-    "plan_of_job",
     "plan_of_offer",
+    "plans_of_job",
 ]

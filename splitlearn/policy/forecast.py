@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from splitlearn.errors import RefusedError, WireError
 from splitlearn.manifest.chains import Chain, chain_of
+from splitlearn.manifest.hops import codecs_at, returns_at
 from splitlearn.policy.rules import STEP_KINDS, Direction, Facts, Ledger, Policy, Rule
 from splitlearn.roles import MAY_SEND, Kind, Role
 from splitlearn.wire.frames import BEARS_TENSORS
@@ -22,15 +23,16 @@ if TYPE_CHECKING:
     from splitlearn.manifest import Job
     from splitlearn.wire.messages import Offer
 
-__all__ = ["Plan", "Verdict", "foresee", "lasts", "plan_of_job", "plan_of_offer"]
+__all__ = ["Plan", "Verdict", "foresee", "lasts", "plan_of_offer", "plans_of_job"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What of a job decides its messages. Zero where it is not known.
+    """What of a job decides the messages with one compute party. Zero where it is not known.
 
-    narrow: a low-rank cut has weights of its own, which the peer cannot have. columns: width or rank
-    of each kind's rows. examples, longest: of the largest micro-batch and of its longest text.
+    party: its name, empty where it does not matter. narrow: a low-rank cut has weights of its own,
+    which the peer cannot have. columns: width or rank of each kind's rows. examples, longest: of the
+    largest micro-batch and of its longest text.
     unknown: sentences about what could not be found out.
     """
 
@@ -42,6 +44,7 @@ class Plan:
     examples: int = 0
     longest: int = 0
     unknown: tuple[str, ...] = ()
+    party: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +61,15 @@ class Verdict:
     refusals: tuple[RefusedError, ...]
 
 
-def plan_of_job(job: "Job") -> Plan:
-    """The plan of a job file. ManifestError if the model has not the layers that the cut names."""
+def plans_of_job(job: "Job") -> tuple[Plan, ...]:
+    """The plans of a job file, one for each compute party, in the order of their layers.
+
+    ManifestError if the model has not the layers that the cut or the chain names.
+    """
     unknown = []
     width, layers = _sizes(job.model.path)
     if layers:
-        job.trunk(layers=layers)
+        job.spans(layers=layers)
     if not width:
         unknown.append(
             f"the model {job.model.path} is no folder with a config.json that tells its width, so "
@@ -71,17 +77,27 @@ def plan_of_job(job: "Job") -> Plan:
         )
     cut, schedule = job.cut, job.schedule
     largest = -(-schedule.batch_size // schedule.micro_batches)
-    return Plan(
-        mode=cut.mode,
-        returns_input_gradient=cut.mode == "full" and cut.train_bottom,
-        narrow=bool(cut.lower.rank or cut.upper.rank),
-        codecs={kind: getattr(job.codec, kind.value) for kind in STEP_KINDS},
-        columns=_columns(lower=cut.lower.rank or width, upper=cut.upper.rank or width),
-        # Held-out examples travel a whole batch at a time.
-        examples=largest if job.data.evaluate is None else schedule.batch_size,
-        longest=job.data.max_length,
-        unknown=tuple(unknown),
-    )
+    plans = []
+    for party, peer in enumerate(job.peers):
+        # A bottleneck is at an outer end of the chain; between its parties rows are of full width.
+        lower = 0 if party else cut.lower.rank
+        upper = cut.upper.rank if party == len(job.chain) else 0
+        codecs = codecs_at(job, party=party)
+        plans.append(
+            Plan(
+                mode=cut.mode,
+                returns_input_gradient=returns_at(job, party=party),
+                narrow=bool(lower or upper),
+                codecs={kind: codecs[kind.value] for kind in STEP_KINDS},
+                columns=_columns(lower=lower or width, upper=upper or width),
+                # Held-out examples travel a whole batch at a time.
+                examples=largest if job.data.evaluate is None else schedule.batch_size,
+                longest=job.data.max_length,
+                unknown=tuple(unknown),
+                party=peer.party,
+            )
+        )
+    return tuple(plans)
 
 
 def plan_of_offer(offer: "Offer") -> Plan:

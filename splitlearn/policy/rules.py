@@ -7,6 +7,7 @@ sends and never logs.
 import difflib
 import hashlib
 import re
+import threading
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -153,12 +154,20 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger:
-    """A policy and what its budgets have been spent on in one run."""
+    """A policy and what its budgets have been spent on in one run. Doors to several peers share one."""
 
     def __init__(self, policy: Policy, *, spent: Mapping[str, int]) -> None:
         """spent: bytes by rule so far, as the log counted them."""
         self.policy = policy
         self._spent = dict(spent)
+        self._taking = threading.Lock()
+
+    def take(self, facts: Facts) -> Rule:
+        """Judge a whole message and count its bytes, as one: no other passes on the same bytes."""
+        with self._taking:
+            rule = self.judge(facts)
+            self.charge(rule, wire_bytes=facts.wire_bytes)
+            return rule
 
     def judge(self, facts: Facts) -> Rule:
         """The rule that allows the message. Raises RefusedError that names the one that does not."""

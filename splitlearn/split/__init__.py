@@ -12,7 +12,15 @@ from splitlearn.split.freeze import freeze, freeze_trunk, set_training
 from splitlearn.split.memory import own_memory
 from splitlearn.split.merge import load_merged, merged, save_merged
 from splitlearn.split.rows import mask_of, pack, reads_padding, unpack
-from splitlearn.split.stage import RemoteStage, Trunk, factor, remote_stage, split
+from splitlearn.split.stage import (
+    RemoteStage,
+    Trunk,
+    factor,
+    remote_stage,
+    remote_stages,
+    split,
+    split_chain,
+)
 from splitlearn.split.weights import (
     GROUPS,
     digest,
@@ -47,10 +55,12 @@ __all__ = [
     "place",
     "reads_padding",
     "remote_stage",
+    "remote_stages",
     "save_merged",
     "set_training",
     "spec_of",
     "split",
+    "split_chain",
     "trunk_groups",
     "trunk_model",
     "trunk_state",

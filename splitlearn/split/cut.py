@@ -1,10 +1,13 @@
 """Where a model is cut and how narrow it is there. Numbers only: no model and no tensor.
 
 Layers are counted from 0 to L. The trusted party keeps layers [0, first) and [last, L), with the
-embeddings, head and loss; the compute party gets the trunk, layers [first, last).
+embeddings, head and loss; the compute party gets the trunk, layers [first, last). In a chain several
+compute parties have a part of it each, in the order of the layers.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Literal
 
 from splitlearn.errors import ManifestError
@@ -61,6 +64,22 @@ class Cut:
     def exit(self, width: int) -> int:
         """Columns of what the trunk sends back, in a model of this width."""
         return width if self.upper.method == "none" else self.upper.rank
+
+    def parts(self, starts: Sequence[int]) -> tuple["Cut", ...]:
+        """The trunk shared out: each part but the first begins at one of `starts`, in order.
+
+        The trunk's bottlenecks are the first one's entrance and the last one's exit; between two
+        parts rows keep the model's width.
+
+        >>> [(part.first, part.last) for part in Cut(1, 5).parts((2, 4))]
+        [(1, 2), (2, 4), (4, 5)]
+        """
+        bounds = (self.first, *starts, self.last)
+        assert all(a < b for a, b in pairwise(bounds)), "every part has a layer"
+        parts = [Cut(first, last) for first, last in pairwise(bounds)]
+        parts[0] = replace(parts[0], lower=self.lower)
+        parts[-1] = replace(parts[-1], upper=self.upper)
+        return tuple(parts)
 
 
 def place(

@@ -1,9 +1,10 @@
-"""A model in two parts: the local one, ordinary but for one remote stage, and the trunk.
+"""A model in parts: the local one, ordinary but for its remote stages, and the trunk, whole or shared.
 
 The local part is the transformers model itself, so embeddings, heads and losses are the library's;
-only its list of layers is shorter by the trunk, whose place a RemoteStage takes. The trunk holds
-layers and nothing else: never embeddings, top or head. Masks are rebuilt at the trunk from lengths
-by the function that the base model uses. No sending and no receiving happens here.
+only its list of layers is shorter by the trunk, whose place a RemoteStage takes, or one for each
+party of a chain. A trunk holds layers and nothing else: never embeddings, top or head. Masks are
+rebuilt at the trunk from lengths by the function that the base model uses. No sending and no
+receiving happens here.
 """
 
 # B batch, T padded length, D width (R where the cut is narrow)
@@ -29,8 +30,10 @@ __all__ = [
     "factor",
     "lay_out",
     "remote_stage",
+    "remote_stages",
     "slots_of",
     "split",
+    "split_chain",
 ]
 
 
@@ -165,7 +168,7 @@ def lay_out(
 
 
 def slots_of(model: PreTrainedModel, *, cut: Cut) -> Slots:
-    """The slots of a whole factored model, or of a local one (whose trunk is one remote stage)."""
+    """The slots of a whole factored model, or of a local one (whose trunk is remote stages only)."""
     layers = list(layers_of(model))
     begin = cut.first - (cut.lower.method == "sft") + (cut.lower.method != "none")
     top = model.config.num_hidden_layers - cut.last + (cut.upper.method != "none")
@@ -174,8 +177,8 @@ def slots_of(model: PreTrainedModel, *, cut: Cut) -> Slots:
         layers[begin : len(layers) - top],
         layers[len(layers) - top :],
     )
-    if len(trunk) == 1 and isinstance(trunk[0], RemoteStage):
-        return Slots(tuple(bottom), None, {cut.first: trunk[0]}, None, tuple(rest))
+    if trunk and all(isinstance(module, RemoteStage) for module in trunk):
+        return Slots(tuple(bottom), None, dict(enumerate(trunk, cut.first)), None, tuple(rest))
     receive = trunk.pop(0) if cut.lower.method != "none" else None
     send = trunk.pop() if cut.upper.method != "none" else None
     assert len(trunk) == len(cut.whole), "the model was not factored with this cut"
@@ -189,16 +192,38 @@ def split(model: PreTrainedModel, *, cut: Cut) -> tuple[PreTrainedModel, Trunk]:
 
     Nothing is copied: the model given becomes the local one and its trunk is moved out.
     """
+    local, (trunk,) = split_chain(model, cut=cut, starts=())
+    return local, trunk
+
+
+def split_chain(
+    model: PreTrainedModel, *, cut: Cut, starts: Sequence[int]
+) -> tuple[PreTrainedModel, tuple[Trunk, ...]]:
+    """As `split`, with the trunk shared out as `cut.parts(starts)` says, a remote stage for each part."""
     slots = slots_of(model, cut=cut)
-    replace_layers(model, [*slots.bottom, RemoteStage(), *slots.top])
-    trunk = Trunk(model.config, layers=slots.layers, receive=slots.receive, send=slots.send)
-    return model, trunk.train(model.training)
+    parts = cut.parts(starts)
+    replace_layers(model, [*slots.bottom, *(RemoteStage() for _ in parts), *slots.top])
+    trunks = [
+        Trunk(
+            model.config,
+            layers={index: slots.layers[index] for index in part.whole},
+            receive=slots.receive if part is parts[0] else None,
+            send=slots.send if part is parts[-1] else None,
+        ).train(model.training)
+        for part in parts
+    ]
+    return model, tuple(trunks)
 
 
 def remote_stage(local: PreTrainedModel) -> RemoteStage:
     """The one remote stage in a local model: where the engine sets `exchange`."""
-    (stage,) = (layer for layer in layers_of(local) if isinstance(layer, RemoteStage))
+    (stage,) = remote_stages(local)
     return stage
+
+
+def remote_stages(local: PreTrainedModel) -> tuple[RemoteStage, ...]:
+    """All of them, in the order of the layers that they stand for."""
+    return tuple(layer for layer in layers_of(local) if isinstance(layer, RemoteStage))
 
 
 def _not_connected(_: Tensor) -> Tensor:

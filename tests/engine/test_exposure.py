@@ -112,3 +112,17 @@ def test_no_private_text_or_label_is_looked_at(tmp_path: Path) -> None:
     assert one.labels is not None
     assert other.labels is not None
     assert one.labels.best.auc == other.labels.best.auc
+
+
+CHAIN: Changes = {"[chain]": {"party": "farm", "dial": "127.0.0.1:2", "first": 2}}
+
+
+def test_a_chain_is_attacked_at_its_outer_ends_as_one_party_would_be(tmp_path: Path) -> None:
+    codec = {"activation": "identity", "gradient": "identity"}
+    changes: Changes = {"cut": {"mode": "full"}, "codec": codec}
+    alone = measure(tmp_path / "alone", changes)
+    chained = measure(tmp_path / "chain", {**changes, **CHAIN})
+    assert chained.text.best.top1 == alone.text.best.top1
+    assert chained.labels is not None
+    assert alone.labels is not None
+    assert chained.labels.best.auc == alone.labels.best.auc

@@ -52,3 +52,22 @@ def test_an_error_in_the_model_comes_out_where_the_flight_is_flown() -> None:
 def test_a_remote_stage_outside_a_flight_says_so() -> None:
     with pytest.raises(RuntimeError, match="outside a Flight"):
         Small()(torch.ones(1, 3))
+
+
+class Chained(nn.Module):
+    """A model that pauses twice, with a layer between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut, self.between = Paused(), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> ModelOutput:
+        return ModelOutput(loss=self.cut(self.between(self.cut(x))).sum())
+
+
+def test_a_flight_pauses_at_each_remote_stage_in_turn() -> None:
+    model, x = Chained(), torch.ones(1, 3)
+    flight = Flight(model, inputs={"x": x})
+    assert torch.equal(flight.to_cut(), x)
+    assert torch.equal(flight.past_cut(2 * x), model.between(2 * x))
+    assert flight.from_cut(x).loss.item() == 3.0

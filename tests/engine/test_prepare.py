@@ -13,7 +13,7 @@ from splitlearn.engine.prepare import Prepared, check_policy, prepare, specs, un
 from splitlearn.errors import AuditError, ManifestError, RefusedError
 from splitlearn.manifest import load_job
 from splitlearn.roles import Kind
-from splitlearn.split import build_trunk, digest, load_layers_from_folder
+from splitlearn.split import GROUPS, build_trunk, digest, load_layers_from_folder
 from splitlearn.wire import frames
 from tests.jobs import LABELS, make_job
 from tests.rig import POLICIES, run_in_memory
@@ -283,3 +283,52 @@ def test_a_policy_that_allows_the_job_says_nothing(
     tmp_path: Path, file: str, changes: Changes
 ) -> None:
     check_policy(policy.load(POLICIES / file), prepared(tmp_path, changes).run.offer)
+
+
+CHAIN: Changes = {"[chain]": {"party": "farm", "dial": "127.0.0.1:2", "first": 2}}
+
+
+def test_a_chain_is_a_hop_for_each_party_with_its_own_layers_and_seed_and_salt(
+    tmp_path: Path,
+) -> None:
+    found = prepared(tmp_path, {**CHAIN, "cut.upper": {"method": "sft", "rank": 4}})
+    first, second = found.run.hops
+    assert [(hop.offer.cut.first, hop.offer.cut.last) for hop in (first, second)] == [
+        (1, 2),
+        (2, 3),
+    ]
+    assert (found.cut.first, found.cut.last) == (1, 3)
+    assert (first.offer.cut.upper.method, second.offer.cut.upper.method) == ("none", "sft")
+    assert (first.exit, second.entrance, second.exit) == (32, 32, 4)
+    assert first.offer.job == second.offer.job
+    assert first.offer.seed != second.offer.seed
+    assert first.offer.salt != second.offer.salt
+    assert (first.offer.returns_input_gradient, second.offer.returns_input_gradient) == (
+        False,
+        True,
+    )
+    again = prepared(tmp_path, {**CHAIN, "cut.upper": {"method": "sft", "rank": 4}})
+    assert [hop.offer for hop in again.run.hops] == [first.offer, second.offer]
+    for hop in (first, second):
+        trunk = build_trunk(hop.offer.model, cut=hop.offer.cut)
+        assert set(trunk.state_dict()) == {n for g in GROUPS for n in hop.groups[g]}
+
+
+def test_the_basis_of_a_codec_goes_to_the_party_at_its_end_of_the_chain(tmp_path: Path) -> None:
+    codec = {"activation": "pca-0.5", "output": "pca-0.5", "public_text": "public.txt"}
+    first, second = prepared(tmp_path, {**CHAIN, "codec": codec}).run.hops
+    assert set(first.groups["bases"]) == {"activation.mean", "activation.vectors"}
+    assert set(second.groups["bases"]) == {"output.mean", "output.vectors"}
+
+
+def test_a_chain_that_the_model_has_no_layers_for_is_refused(tmp_path: Path) -> None:
+    table = {"party": "farm", "dial": "127.0.0.1:2", "first": 3}
+    with pytest.raises(ManifestError, match=r"chain\.first is 3 for farm"):
+        prepared(tmp_path, {"[chain]": table})
+
+
+def test_every_offer_of_a_chain_is_held_against_the_policy(tmp_path: Path) -> None:
+    changes: Changes = {**CHAIN, "cut": {"mode": "full"}, "cut.upper": {"method": "sft", "rank": 4}}
+    hops = prepared(tmp_path, changes).run.hops
+    with pytest.raises(RefusedError, match="input_gradient"):
+        check_policy(policy.load(POLICIES / "standard.toml"), *(hop.offer for hop in hops))

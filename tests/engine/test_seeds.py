@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitlearn.engine.seeds import seeded, stage_seed
+from splitlearn.engine.seeds import offer_seed, seeded, stage_seed
 
 places = st.tuples(
     st.integers(0, 10), st.integers(0, 10**7), st.integers(0, 4095), st.sampled_from("abc")
@@ -30,3 +30,11 @@ def test_a_place_done_again_draws_the_same_numbers() -> None:
             drawn.append(torch.rand(4))
         torch.rand(100)
     assert torch.equal(*drawn)
+
+
+def test_each_party_of_a_chain_is_offered_a_seed_of_its_own() -> None:
+    for seed in (*range(50), 10**7):
+        offered = [offer_seed(seed, party=party) for party in range(8)]
+        assert offered[0] == seed
+        assert len(set(offered)) == 8
+        assert all(0 <= each <= 10**7 for each in offered)

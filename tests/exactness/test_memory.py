@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,8 @@ from torch import Tensor
 from splitlearn.engine import trusted
 from splitlearn.split.cut import Cut
 from splitlearn.split.stage import Trunk
-from tests.rig import batch_of, run_in_memory, trusted_run
+from tests.chains import chain_run, run_chain
+from tests.rig import batch_of
 from tests.tiny import tiny_batch, tiny_model
 
 
@@ -35,21 +36,27 @@ def most_graphs(
     micro_batches: int,
     in_flight: int,
     order: str,
+    starts: tuple[int, ...] = (),
 ) -> tuple[int, int]:
-    """Of one training step with everything training: at the trusted and at the compute party."""
+    """Of one training step with everything training: at the trusted party, and at all compute parties
+    together. starts: where the layers of further ones begin.
+    """
     bottoms, trunks = Alive(), Alive()
     pause: Callable[[Tensor], Tensor] = trusted.pause_at_cut
 
     def watched(h_BTD: Tensor) -> Tensor:
-        bottoms.show(h_BTD)
+        if h_BTD.grad_fn is not None:  # what is passed on between two parties has no graph
+            bottoms.show(h_BTD)
         return pause(h_BTD)
 
     def after(module: torch.nn.Module, _: object, output: object) -> None:
         if isinstance(module, Trunk) and isinstance(output, Tensor):
             trunks.show(output)
 
-    model = tiny_model("bert", layers=3)
-    run = replace(trusted_run(model, cut=Cut(1, 2), total=1), in_flight=in_flight, order=order)
+    parties = 1 + len(starts)
+    model = tiny_model("bert", layers=2 + parties)
+    cut = Cut(1, 1 + parties)
+    run = chain_run(model, cut=cut, starts=starts, total=1, order=order, in_flight=in_flight)
     batches = [
         batch_of(tiny_batch(model, lengths=(4,), width=4, seed=i)) for i in range(micro_batches)
     ]
@@ -57,7 +64,7 @@ def most_graphs(
         patch.setattr(trusted, "pause_at_cut", watched)
         hook = torch.nn.modules.module.register_module_forward_hook(after)
         try:
-            run_in_memory(folder, run, steps=lambda _: batches)
+            run_chain(folder, run, steps=lambda _: batches)
         finally:
             hook.remove()
     return bottoms.most, trunks.most
@@ -82,3 +89,21 @@ def test_fill_drain_holds_every_bottom_and_no_more_trunks_than_its_window(
     )
     assert bottoms == 16
     assert trunks <= 3
+
+
+def test_a_chain_holds_as_many_graphs_over_48_micro_batches_as_over_16(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, many = (
+        most_graphs(
+            tmp_path / str(m),
+            monkeypatch,
+            micro_batches=m,
+            in_flight=2,
+            order="1f1b",
+            starts=(2, 3),
+        )
+        for m in (16, 48)
+    )
+    assert few[0] == many[0] <= 2 * 2 + 3
+    assert many[1] <= few[1] + 3 <= 3 * (2 * 2 + 3)

@@ -15,7 +15,7 @@ from splitlearn.audit import Denied, Exit, Gap, Log, Payload, verify
 from splitlearn.codecs import Identity, build, to_part
 from splitlearn.errors import AuditError, RefusedError, SessionError, WireError
 from splitlearn.gate import Gate
-from splitlearn.policy import Policy, Rule, load
+from splitlearn.policy import Ledger, Policy, Rule, load
 from splitlearn.roles import Kind, Role
 from splitlearn.session import Session
 from splitlearn.wire import frames, tensors
@@ -427,3 +427,28 @@ def test_the_gate_itself_brings_no_torch() -> None:
         [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False
     )
     assert done.stderr.strip() == ""
+
+
+def test_doors_towards_several_peers_share_one_budget(tmp_path: Path) -> None:
+    demo = load(POLICIES / "demo.toml")
+    size = len(Door(tmp_path / "measure").send(rows()).raw)
+    tight = Policy(
+        name="tight",
+        rules=tuple(
+            rule if rule.id != "activation" else replace_limit(rule, size * 2 - 1)
+            for rule in demo.rules
+        ),
+    )
+    ledger = Ledger(tight, spent={})
+    doors = [Door(tmp_path / name, policy=tight, ledger=ledger) for name in ("farm", "barn")]
+    doors[0].send(rows())
+    batch = rows()
+    error = doors[1].refuses(
+        Kind.ACTIVATION,
+        batch.meta,
+        tensor=batch.x_ND,
+        codec=build("identity"),
+        private=batch.private,
+    )
+    assert isinstance(error, RefusedError)
+    assert error.rule == "activation.max_run_bytes"

@@ -26,9 +26,22 @@ from parties import cli
 from tests.federation import make_identity
 from tests.link import LinkProxy
 
-__all__ = ["DEADLINE_S", "STEPS", "Organisations", "Process", "Template", "write_inputs"]
+__all__ = [
+    "COMPUTE",
+    "DEADLINE_S",
+    "JOB",
+    "POLICIES",
+    "STEPS",
+    "Organisations",
+    "Process",
+    "Template",
+    "freeze_in_step",
+    "settings",
+    "write_inputs",
+]
 
 ROOT = Path(__file__).parents[2]
+POLICIES = ROOT / "parties" / "policies"
 STEPS = 20
 EVERY = 4
 MICRO_BATCHES = 2
@@ -42,7 +55,7 @@ _LOOK_FOR_END_S = 0.02
 # One way. A step then takes several times as long as to look whether it is under way.
 _DELAY_S = 0.01
 
-_JOB = """\
+JOB = """\
 [run]
 name = "ward"
 folder = "clinic/run"
@@ -82,12 +95,12 @@ every_steps = {every}
 file = "{policies}/demo.toml"
 """
 
-_COMPUTE = """\
+COMPUTE = """\
 [run]
-folder = "gpuhost/runs"
+folder = "{party}/runs"
 deadline_s = {deadline_s}
 [identity]
-folder = "gpuhost-compute"
+folder = "{party}-compute"
 [peer]
 party = "clinic"
 {reach}
@@ -248,17 +261,10 @@ class Organisations:
             listens: 'listen = "127.0.0.1:0"',
             "trusted" if listens == "compute" else "compute": f'dial = "{self.link.address}"',
         }
-        settings = {
-            "deadline_s": deadline_s,
-            "policies": ROOT / "parties" / "policies",
-            "inputs": inputs,
-            "steps": STEPS,
-            "micro_batches": MICRO_BATCHES,
-            "every": EVERY,
-        }
-        (self.folder / "job.toml").write_text(_JOB.format(**settings, reach=reach["trusted"]))
+        given = settings(inputs, deadline_s=deadline_s)
+        (self.folder / "job.toml").write_text(JOB.format(**given, reach=reach["trusted"]))
         (self.folder / "compute.toml").write_text(
-            _COMPUTE.format(**settings, reach=reach["compute"])
+            COMPUTE.format(**given, party="gpuhost", reach=reach["compute"])
         )
         self._before = dict(self._others(inputs))
         self._inputs = inputs
@@ -295,20 +301,7 @@ class Organisations:
         It stands still then, for a test to kill it or to let it go on with SIGCONT.
         """
 
-        def caught() -> bool:
-            return under_way(log) in wanted
-
-        def stopped() -> bool:
-            if caught():
-                os.kill(process.pid, signal.SIGSTOP)
-                if caught():
-                    return True
-                os.kill(process.pid, signal.SIGCONT)
-            return False
-
-        # Not the last before a checkpoint: what is on its way can then end a step and not a pause.
-        wanted = {at for at in range(step, STEPS) if (at + 1) % EVERY}
-        process.wait_for(stopped, what=f"the middle of step {step}")
+        freeze_in_step(process, log=log, step=step)
 
     def assert_ended_like(
         self, other: "Organisations", *, gaps: Mapping[Path, Collection[int]]
@@ -356,6 +349,37 @@ class Organisations:
                 if path in {self.run.parent, self.runs.parent}:
                     continue
                 yield path, hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+def settings(inputs: Path, *, deadline_s: float = DEADLINE_S) -> dict[str, object]:
+    """What JOB and COMPUTE have places for, but for whom to reach and how."""
+    return {
+        "deadline_s": deadline_s,
+        "policies": POLICIES,
+        "inputs": inputs,
+        "steps": STEPS,
+        "micro_batches": MICRO_BATCHES,
+        "every": EVERY,
+    }
+
+
+def freeze_in_step(process: Process, *, log: Path, step: int) -> None:
+    """See Organisations."""
+
+    def caught() -> bool:
+        return under_way(log) in wanted
+
+    def stopped() -> bool:
+        if caught():
+            os.kill(process.pid, signal.SIGSTOP)
+            if caught():
+                return True
+            os.kill(process.pid, signal.SIGCONT)
+        return False
+
+    # Not the last before a checkpoint: what is on its way can then end a step and not a pause.
+    wanted = {at for at in range(step, STEPS) if (at + 1) % EVERY}
+    process.wait_for(stopped, what=f"the middle of step {step}")
 
 
 def under_way(log: Path) -> int | None:

@@ -11,6 +11,7 @@ from splitlearn.errors import ManifestError
 from splitlearn.identity import Identity, Registrar
 from splitlearn.roles import Role
 from tests.federation import make_authority, make_identity
+from tests.jobs import Changes, make_job
 
 app = typer.Typer()
 app.command()(doctor.doctor)
@@ -112,3 +113,16 @@ def test_a_settings_file_that_is_wrong_is_a_manifest_error(tmp_path: Path) -> No
 
 def test_its_help_teaches_by_example() -> None:
     assert "splitlearn doctor job.toml" in run("--help")[1]
+
+
+def test_every_peer_of_a_chain_is_looked_at_and_what_is_ours_said_once(
+    tmp_path: Path, registrar: str
+) -> None:
+    clinic = make_identity(tmp_path, "clinic", Role.TRUSTED)
+    chain = {"party": "farm", "dial": registrar, "first": 2}
+    changes: Changes = {"identity": {"folder": str(clinic.folder)}, "[chain]": chain}
+    code, shown = run(str(make_job(tmp_path / "job", changes=changes)))
+    assert code == 5  # nobody is at the first one's port
+    assert "FAIL  port" in shown
+    assert "expected spiffe://fed.example/party/farm/role/compute" in shown
+    assert shown.count("identity folder") == 1

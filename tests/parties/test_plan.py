@@ -162,3 +162,10 @@ def test_with_link_and_speeds_no_torch_is_imported(job: Path) -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_a_chain_of_compute_parties_is_not_planned_for(tmp_path: Path) -> None:
+    chain = {"party": "farm", "dial": "127.0.0.1:2", "first": 2}
+    path = make_job(tmp_path, changes={"[chain]": chain})
+    with pytest.raises(ManifestError, match="plan knows jobs with one"):
+        run(path, "--link", "20mbit/20ms")

@@ -123,6 +123,13 @@ def test_a_budget_that_the_job_outlasts_is_told(tmp_path: Path) -> None:
     )
 
 
+def test_the_parties_of_a_chain_draw_on_one_budget(tmp_path: Path) -> None:
+    chain = {"party": "farm", "dial": "127.0.0.1:2", "first": 2}
+    schedule = {"epochs": None, "steps": 9_000_000}
+    _, text = check(tmp_path, "strict", {**FEATURES, "schedule": schedule, "[chain]": chain})
+    assert text.count("rule activation lasts for 2,940,751 of the job's 9,000,000 steps") == 2
+
+
 def test_what_cannot_be_known_of_a_hub_model_is_said(tmp_path: Path) -> None:
     code, text = check(tmp_path, "strict", {**FEATURES, "model": {"path": "someone/some-model"}})
     assert code == 0
@@ -200,3 +207,19 @@ def test_none_of_it_needs_torch(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_each_party_of_a_chain_is_told_and_one_refusal_is_enough(tmp_path: Path) -> None:
+    chain = {"party": "farm", "dial": "127.0.0.1:2", "first": 2}
+    code, said = check(tmp_path, "strict", {"cut": {"mode": "features"}, "[chain]": chain})
+    assert code == 0
+    for party in ("gpuhost", "farm"):
+        assert f"mode features, party {party}" in said
+        assert f"What leaves for {party}:" in said
+    narrow = {"method": "sft", "rank": 4}
+    changes = {"cut": {"mode": "full"}, "cut.upper": narrow, "[chain]": chain}
+    code, said = check(tmp_path, "standard", changes)
+    assert code == 3
+    first, last = said.split("What leaves for farm:")
+    assert "REFUSED no-rule" not in first
+    assert "REFUSED no-rule: the job needs input_gradient to go in" in last

@@ -85,3 +85,10 @@ def test_randomised_labels_have_their_epsilon_whatever_was_sent(tmp_path: Path) 
 def test_a_sentence_counts_releases() -> None:
     assert sentence(gaussian(noise=2.0, delta=1e-5, releases=1)).endswith("over 1 release")
     assert sentence(gaussian(noise=2.0, delta=1e-5, releases=4)).endswith("over 4 releases")
+
+
+def test_all_whom_gradients_go_to_are_named(tmp_path: Path) -> None:
+    chain = {"party": "farm", "dial": "127.0.0.1:2", "first": 2}
+    told = outlook(load_job(make_job(tmp_path, changes={"[chain]": chain})))
+    assert told is not None
+    assert "that this run sends to gpuhost and farm; mode features sends none" in told

@@ -12,7 +12,7 @@ import pytest
 
 from parties import reach
 from parties.reach import Reach, farewell
-from splitlearn.channel import Conversation, Listener, connect
+from splitlearn.channel import Conversation, Listener, PeerRestarted, connect
 from splitlearn.errors import (
     AuditError,
     ChannelError,
@@ -234,3 +234,17 @@ def test_nothing_runs_on_when_a_reach_is_left(clinic: Identity) -> None:
         gc.collect()  # gRPC's own thread ends with the last of its objects
         patience.wait(0.01)
     assert set(threading.enumerate()) - before == set()
+
+
+def test_a_reach_begun_anew_comes_to_a_listener_as_a_new_process(
+    clinic: Identity, listener: Listener
+) -> None:
+    with Reach(clinic, peer=dialling(listener.port), role=Role.COMPUTE, fresh=False) as found:
+        ours = found.find(run="news", deadline_s=WAIT_S)
+        theirs = listener.accept(timeout_s=WAIT_S)
+        found.anew()
+        fresh = found.find(run="news", deadline_s=WAIT_S)
+        with pytest.raises(PeerRestarted):
+            theirs.receive(timeout_s=WAIT_S)
+        for channel in (ours, fresh, theirs):
+            channel.close(reason="the test is over")

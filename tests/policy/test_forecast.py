@@ -12,7 +12,7 @@ from splitlearn.codecs import NAMES, Basis, build
 from splitlearn.engine.prepare import prepare
 from splitlearn.errors import ManifestError
 from splitlearn.manifest import load_job
-from splitlearn.policy import Plan, Verdict, foresee, lasts, load, plan_of_job, plan_of_offer
+from splitlearn.policy import Plan, Verdict, foresee, lasts, load, plan_of_offer, plans_of_job
 from splitlearn.policy.forecast import _dtypes, _sizes, _wire_bytes
 from splitlearn.roles import Kind
 from splitlearn.wire import frames, tensors
@@ -27,7 +27,8 @@ FEATURES: Changes = {"cut": {"mode": "features"}}
 
 
 def plan(folder: Path, changes: Changes | None = None) -> Plan:
-    return plan_of_job(load_job(make_job(folder, changes=changes)))
+    (only,) = plans_of_job(load_job(make_job(folder, changes=changes)))
+    return only
 
 
 def ask(folder: Path, policy: str, changes: Changes | None = None) -> tuple[Verdict, ...]:
@@ -82,7 +83,7 @@ def test_no_message_of_a_real_run_is_larger_or_other_than_was_foreseen(
     result = run_in_memory(tmp_path / "run", found.run, steps=found.data.steps)
     told = {
         (each.facts.kind, each.facts.direction): each.facts
-        for each in foresee(load(POLICIES / "research.toml"), plan_of_job(job))
+        for each in foresee(load(POLICIES / "research.toml"), plans_of_job(job)[0])
     }
     logged = [one for one in records(result.trusted.log.folder) if isinstance(one, Payload)]
     assert len(logged) > 20
@@ -104,7 +105,7 @@ def test_a_job_and_its_offer_have_the_same_plan_but_for_sizes(
 ) -> None:
     job = load_job(make_job(tmp_path, changes=changes))
     offered = plan_of_offer(prepare(job).run.offer)
-    told = plan_of_job(job)
+    (told,) = plans_of_job(job)
     for name in ("mode", "returns_input_gradient", "narrow", "codecs", "columns"):
         assert getattr(offered, name) == getattr(told, name), name
     assert (told.examples, told.longest, told.unknown) == (8, 16, ())
@@ -224,3 +225,63 @@ def test_how_long_a_budget_lasts(tmp_path: Path) -> None:
     assert lasts(sent, messages=2) == 100_000 // (2 * sent.facts.wire_bytes) == 8
     offer = foresee(tight, plan(tmp_path, FEATURES))[0]
     assert lasts(offer, messages=2) is None
+
+
+CHAIN: Changes = {**FEATURES, "[chain]": {"party": "farm", "dial": "127.0.0.1:2", "first": 2}}
+
+
+def test_each_party_of_a_chain_is_foreseen_with_its_own_hops(tmp_path: Path) -> None:
+    lower = {"method": "pca", "rank": 8, "public_text": "public.txt"}
+    changes: Changes = {
+        **CHAIN,
+        "cut": {"train_bottom": False},
+        "cut.lower": lower,
+        "cut.upper": {"method": "sft", "rank": 4},
+        "codec": {"activation": "int4", "output": "bf16", "inner": "int8"},
+    }
+    first, second = plans_of_job(load_job(make_job(tmp_path, changes=changes)))
+    assert (first.party, second.party) == ("gpuhost", "farm")
+    assert (first.returns_input_gradient, second.returns_input_gradient) == (False, True)
+    assert first.narrow
+    assert second.narrow
+    columns = {kind: (first.columns[kind], second.columns[kind]) for kind in first.columns}
+    assert columns == {
+        Kind.ACTIVATION: (8, 32),
+        Kind.OUTPUT: (32, 4),
+        Kind.GRADIENT: (32, 4),
+        Kind.INPUT_GRADIENT: (8, 32),
+    }
+    assert [first.codecs[kind] for kind in (Kind.ACTIVATION, Kind.OUTPUT)] == ["int4", "int8"]
+    assert [second.codecs[kind] for kind in (Kind.ACTIVATION, Kind.OUTPUT)] == ["int8", "bf16"]
+
+
+def test_a_chain_does_not_get_past_a_limit_on_columns_between_two_parties(tmp_path: Path) -> None:
+    """Each hop is rows that leave to a peer: the policy's limits are for every one of them."""
+    narrow = {"method": "sft", "rank": 4}
+    job = {**CHAIN, "cut": {"train_bottom": True}, "cut.lower": narrow, "cut.upper": narrow}
+    plans = plans_of_job(load_job(make_job(tmp_path, changes=job)))
+    standard = load(POLICIES / "standard.toml")
+    tight = msgspec.structs.replace(
+        standard,
+        rules=tuple(
+            msgspec.structs.replace(rule, max_columns=8)
+            if rule.id in {"activation", "gradient"}
+            else rule
+            for rule in standard.rules
+        ),
+    )
+    first, second = (rules_of(foresee(tight, plan)) for plan in plans)
+    assert first["gradient out"] == ["gradient.max_columns"]
+    assert second["activation out"] == ["activation.max_columns"]
+    assert "activation out" not in first
+    assert "gradient out" not in second
+
+
+def test_a_chains_offers_have_the_same_plans_as_its_job(tmp_path: Path) -> None:
+    changes: Changes = {**BOTTOM, "[chain]": CHAIN["[chain]"]}
+    job = load_job(make_job(tmp_path, changes=changes))
+    hops = prepare(job).run.hops
+    for told, hop in zip(plans_of_job(job), hops, strict=True):
+        offered = plan_of_offer(hop.offer)
+        for name in ("mode", "returns_input_gradient", "narrow", "codecs", "columns"):
+            assert getattr(offered, name) == getattr(told, name), name

@@ -1,6 +1,7 @@
 """Policy files: the committed ones are readable, and whatever they do not name is refused."""
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,26 @@ def test_a_rule_without_dtypes_lets_no_tensor_pass(tmp_path: Path) -> None:
         direction="out", peer=Role.COMPUTE, kind=Kind.OFFER, dtypes=frozenset({"F32"}), wire_bytes=9
     )
     assert refusal(small(tmp_path), facts).rule == "run.dtypes"
+
+
+def test_doors_that_take_at_once_take_no_more_than_there_is(tmp_path: Path) -> None:
+    facts = Facts(direction="out", peer=Role.COMPUTE, kind=Kind.OFFER, wire_bytes=10)
+    ledger = Ledger(small(tmp_path), spent={})
+    refused: list[RefusedError] = []
+
+    def door() -> None:
+        try:
+            while True:
+                ledger.take(facts)
+        except RefusedError as error:
+            refused.append(error)
+
+    with ThreadPoolExecutor(4) as doors:
+        for _ in range(4):
+            doors.submit(door)
+    assert {error.rule for error in refused} == {"run.max_run_bytes"}
+    assert len(refused) == 4
+    assert ledger._spent["run"] == 250
 
 
 def test_a_runs_bytes_are_counted_rule_by_rule_and_over_restarts(tmp_path: Path) -> None:

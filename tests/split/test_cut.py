@@ -59,3 +59,16 @@ def test_a_cut_survives_the_wire(lower: Bottleneck, upper: Bottleneck) -> None:
     cut = Cut(2, 5, lower, upper)
     spec = spec_of(cut)
     assert cut_of(msgspec.msgpack.decode(msgspec.msgpack.encode(spec), type=type(spec))) == cut
+
+
+def test_the_parts_of_a_trunk_have_its_bottlenecks_at_their_outer_ends() -> None:
+    whole = Cut(1, 6, lower=PCA, upper=SFT)
+    assert whole.parts(()) == (whole,)
+    assert whole.parts((2, 5)) == (Cut(1, 2, lower=PCA), Cut(2, 5), Cut(5, 6, upper=SFT))
+    assert [i for part in whole.parts((2, 5)) for i in part.whole] == list(whole.whole)
+
+
+@pytest.mark.parametrize("starts", [(1,), (6,), (3, 3), (4, 2)])
+def test_a_part_without_a_layer_is_our_own_mistake(starts: tuple[int, ...]) -> None:
+    with pytest.raises(AssertionError, match="a layer"):
+        Cut(1, 6).parts(starts)

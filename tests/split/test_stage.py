@@ -15,6 +15,7 @@ from splitlearn.split.stage import (
     remote_stage,
     slots_of,
     split,
+    split_chain,
 )
 from tests.tiny import tiny_batch, tiny_model
 
@@ -171,3 +172,27 @@ def test_splitting_with_another_cut_than_the_model_was_factored_with_is_our_mist
     model = factored("bert", Cut(1, 3, SFT))
     with pytest.raises(AssertionError, match="not factored with this cut"):
         split(model, cut=Cut(1, 3))
+
+
+@pytest.mark.parametrize(
+    "cut", [Cut(1, 4), Cut(1, 4, lower=PCA, upper=SFT)], ids=["plain", "narrow"]
+)
+def test_the_parts_of_a_chain_one_after_the_other_are_the_trunk(cut: Cut) -> None:
+    batch = tiny_batch(tiny_model("bert"))
+    _, whole = split(factored("bert", cut), cut=cut)
+    local, parts = split_chain(factored("bert", cut), cut=cut, starts=(2, 3))
+    assert sum(isinstance(layer, RemoteStage) for layer in layers_of(local)) == 3
+    assert {n for part in parts for n in part.state_dict()} == set(whole.state_dict())
+    h_BTD = torch.randn(3, 9, cut.entrance(32))
+    o_BTD = h_BTD
+    for part in parts:
+        o_BTD = part(o_BTD, lengths=batch.lengths)
+    assert torch.equal(o_BTD, whole(h_BTD, lengths=batch.lengths))
+
+
+def test_the_slots_of_a_local_part_of_a_chain_are_its_own_layers_and_remote_stages() -> None:
+    cut = Cut(1, 3)
+    local, _ = split_chain(factored("bert", cut), cut=cut, starts=(2,))
+    slots = slots_of(local, cut=cut)
+    assert (len(slots.bottom), len(slots.top)) == (1, 1)
+    assert [type(module) for module in slots.trunk] == [RemoteStage, RemoteStage]

@@ -1,0 +1,219 @@
+"""One compute party as the trusted engine sees it: its offer, its channel, the conversation under way.
+
+A trusted party has a line for each compute party of its chain. What is said over a line is an ordinary
+conversation, with a gate, a session and settlements of its own: no party learns of another. Does no
+sums and decides nothing about the pace.
+"""
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from torch import Tensor
+
+from splitlearn.channel.base import Channel
+from splitlearn.engine.bases import codecs_of
+from splitlearn.engine.exchange import Exchange
+from splitlearn.engine.noise import LabelNoise
+from splitlearn.engine.talk import Talk
+from splitlearn.engine.weights import Inlet, shards
+from splitlearn.errors import SessionError
+from splitlearn.gate import Gate
+from splitlearn.roles import Kind, Role
+from splitlearn.session import MAX_UNSETTLED, Session
+from splitlearn.split.weights import GROUPS
+from splitlearn.wire.messages import Accept, Empty, Finish, Offer, Resume, Shard, Step
+
+__all__ = ["Hop", "Line", "Peer"]
+
+# Heads and receipts are swapped between steps when so many messages or seconds have passed.
+SETTLE_MESSAGES = MAX_UNSETTLED // 2
+SETTLE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Hop:
+    """What one compute party is asked to do.
+
+    groups: its layers' weights before training, by group name, and the bases of codecs as "bases";
+    entrance and exit: columns of what it is sent and of what comes back.
+    """
+
+    offer: Offer
+    groups: dict[str, dict[str, Tensor]]
+    entrance: int
+    exit: int
+
+
+@dataclass(frozen=True)
+class Peer:
+    """How one compute party is reached.
+
+    open_gate: a gate for a new conversation. again: a fresh channel in place of `channel`, or of the
+    newest that it gave, on which the peer finds us come back as a new process; a party that is alone
+    needs none.
+    """
+
+    channel: Channel
+    open_gate: Callable[[Offer, Session], Gate]
+    again: Callable[[], Channel] | None = None
+
+
+class Line:
+    """One compute party over all conversations of a run. Each method but `begin` needs one under way."""
+
+    def __init__(
+        self,
+        hop: Hop,
+        peer: Peer,
+        *,
+        packed: bool,
+        noise: LabelNoise | None,
+        deadline_s: float,
+        overlap: bool,
+    ) -> None:
+        """packed, noise: as in Exchange; overlap: as in Talk."""
+        self.hop = hop
+        self._peer, self._channel = peer, peer.channel
+        self._packed, self._noise = packed, noise
+        self._deadline_s, self._overlap = deadline_s, overlap
+        # As in Talk, over all conversations.
+        self.sent: Counter[Kind] = Counter()
+        self.received: Counter[Kind] = Counter()
+        self.errors: dict[Kind, list[float]] = {}
+        self._codecs = codecs_of(
+            msgspec.structs.asdict(hop.offer.codecs), hop.groups.get("bases", {})
+        )
+        self._talk: Talk | None = None
+        self._exchange: Exchange | None = None
+        self._settled_at = 0.0
+
+    @property
+    def name(self) -> str:
+        """The compute party's."""
+        return self._channel.peer
+
+    @property
+    def talk(self) -> Talk:
+        """The conversation under way."""
+        assert self._talk is not None, "a step before the conversation began"
+        return self._talk
+
+    @property
+    def tensors(self) -> Exchange:
+        """Its tensors."""
+        assert self._exchange is not None, "a step before the conversation began"
+        return self._exchange
+
+    @property
+    def restarted(self) -> bool:
+        """Whether it was this peer that came back as a new process."""
+        return self._talk is not None and self._talk.restarted
+
+    def begin(self, held: Sequence[int]) -> None:
+        """Offer the job in a new conversation. held: the steps that we hold checkpoints of."""
+        session = Session(me=Role.TRUSTED, peer=Role.COMPUTE)
+        self._channel.renew()
+        offer = msgspec.structs.replace(
+            self.hop.offer, held=tuple(held), conversation=secrets.token_hex(16)
+        )
+        self._talk = Talk(
+            channel=self._channel,
+            session=session,
+            gate=self._peer.open_gate(offer, session),
+            deadline_s=self._deadline_s,
+            overlap=self._overlap,
+            sent=self.sent,
+            received=self.received,
+            errors=self.errors,
+        )
+        self._exchange = Exchange(
+            self._talk,
+            codecs=self._codecs,
+            widths={Kind.OUTPUT: self.hop.exit, Kind.INPUT_GRADIENT: self.hop.entrance},
+            packed=self._packed,
+            noise=self._noise,
+        )
+        self._talk.say(Kind.OFFER, offer)
+
+    def accepted(self) -> Accept:
+        """What the peer holds and needs."""
+        accept = self.talk.hear(Kind.ACCEPT).meta
+        assert isinstance(accept, Accept)
+        self.talk.gate.witness.peer_holds(accept.witnessed)
+        return accept
+
+    def send_weights(self, accept: Accept) -> Iterator[tuple[int, int]]:
+        """Send what it needs, a shard for each turn; the shard's index and how many there are."""
+        if accept.needs:
+            state = {n: t for group in accept.needs for n, t in self.hop.groups[group].items()}
+            cut = shards(state)
+            for i, parts in enumerate(cut):
+                self.talk.say(Kind.WEIGHTS, Shard(i, len(cut)), parts=parts)
+                yield i, len(cut)
+
+    def resume(self, step: int) -> None:
+        """Name the step that everybody goes on from."""
+        self.talk.say(Kind.RESUME, Resume(step, self.talk.gate.witness.held))
+
+    def ready(self) -> None:
+        """Wait until the peer stands at that step, and settle."""
+        assert isinstance(self.talk.hear(Kind.READY).meta, Empty)
+        self.settle()
+
+    def save(self, step: int) -> None:
+        """Ask for a checkpoint after `step` steps. `saved` waits for it."""
+        self.talk.say(Kind.CHECKPOINT, Step(step))
+
+    def saved(self) -> None:
+        """Wait for the checkpoint that was asked for."""
+        self.talk.hear(Kind.SAVED)
+
+    def settle(self) -> None:
+        """Swap log heads and receipts."""
+        self.talk.settle()
+        self._settled_at = time.monotonic()
+
+    def settle_if_due(self) -> None:
+        """Between two steps: settle where enough messages or seconds have passed."""
+        late = time.monotonic() - self._settled_at >= SETTLE_S
+        if late or self.talk.session.unsettled >= SETTLE_MESSAGES:
+            self.settle()
+
+    def finish(self, *, fetch: bool) -> None:
+        """Begin the goodbye. `parting` is the rest of it."""
+        self.settle()
+        self.talk.say(Kind.FINISH, Finish(fetch))
+
+    def parting(self, into: dict[str, Tensor]) -> Iterator[None]:
+        """Hear the rest, a message for each turn; trained weights, if any came, are put `into`."""
+        inlet = Inlet({name: t for g in GROUPS for name, t in self.hop.groups[g].items()})
+        heard = 0
+        while (frame := self.talk.hear(Kind.WEIGHTS, Kind.CLOSED)).kind is Kind.WEIGHTS:
+            inlet.take(self.talk.parts(frame))
+            heard += 1
+            yield
+        if heard:
+            into.update(inlet.state())
+
+    def end(self, error: BaseException | None) -> None:
+        """Close the log's account of the conversation, if there is one."""
+        if self._talk is not None:
+            self._talk.end(error)
+
+    def anew(self) -> None:
+        """Leave the conversation, so that another can begin: with a peer that restarted on the same
+        channel, with one that did not on a fresh one.
+        """
+        if self._talk is None:
+            return
+        if not self.restarted:
+            if self._peer.again is None:
+                raise SessionError(
+                    f"the run has to begin anew with {self.name}, and there is no way to reach it again"
+                )
+            self._channel = self._peer.again()
+        self._talk = None

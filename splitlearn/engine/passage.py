@@ -1,0 +1,100 @@
+"""One micro-batch on its way through the cuts: forward to each compute party in turn, and back.
+
+Between two remote stages the trusted party holds pieces of the graph. A piece begins where rows come
+in and ends where rows go out; the gradient that comes back for its end becomes the one that goes back
+from its beginning. Where no layer lies between two parties the piece is one tensor, and what came in
+is passed on as it is. Does not decide what comes when: the schedule does.
+"""
+
+# B batch, T tokens, D width at a cut
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+from transformers.utils.generic import ModelOutput
+
+from splitlearn.engine.flight import Flight
+from splitlearn.engine.line import Line
+from splitlearn.engine.seeds import seeded
+from splitlearn.roles import Kind
+from splitlearn.tasks.batches import Batch
+from splitlearn.wire.messages import StepTensor
+
+__all__ = ["Passage"]
+
+
+class Passage:
+    """Call `bottom`, then `relay` to each party but the first, then `top`, each exactly once.
+
+    In training that sends gradients `turn` follows once the loss has been through its backward, then
+    `backward` from the last party to the first; to the first only where the bottom trains.
+    """
+
+    def __init__(
+        self,
+        flight: Flight,
+        lines: Sequence[Line],
+        *,
+        batch: Batch,
+        place: StepTensor,
+        seed: int,
+        gradients: bool,
+    ) -> None:
+        """lines: the compute parties, in the order of their layers. gradients: whether they leave."""
+        self._flight, self._lines = flight, lines
+        self._batch, self._place, self._seed = batch, place, seed
+        self._gradients = gradients
+        # What went out to each party, with its graph, and what came in from each.
+        self._left: list[Tensor] = []
+        self._entered: list[Tensor] = []
+
+    def bottom(self) -> None:
+        """Forward to the first cut; send the activation."""
+        with self._seeded("bottom"):
+            self._leave(self._flight.to_cut())
+
+    def relay(self, party: int) -> None:
+        """Await what the party before gives; send it on to `party`."""
+        h_BTD = self._enter(party - 1)
+        with self._seeded(f"before party {party}"):
+            next_BTD = self._flight.past_cut(h_BTD)
+        self._leave(next_BTD)
+
+    def top(self) -> ModelOutput:
+        """Await what the last party gives; the model's output."""
+        h_BTD = self._enter(len(self._lines) - 1)
+        with self._seeded("top"):
+            return self._flight.from_cut(h_BTD)
+
+    def turn(self) -> None:
+        """Send the gradient that the loss left at the last cut, where one leaves."""
+        if self._gradients:
+            self._give_back(len(self._lines) - 1)
+
+    def backward(self, party: int) -> None:
+        """Await the party's input gradient, go through the piece before it, send on what comes out."""
+        g_BTD = self._lines[party].tensors.receive(Kind.INPUT_GRADIENT, self._batch, self._place)
+        torch.autograd.backward(self._left[party], g_BTD)
+        if party:
+            self._give_back(party - 1)
+
+    def _enter(self, party: int) -> Tensor:
+        h_BTD = self._lines[party].tensors.receive(Kind.OUTPUT, self._batch, self._place)
+        self._entered.append(h_BTD.requires_grad_(self._gradients))
+        return h_BTD
+
+    def _leave(self, h_BTD: Tensor) -> None:
+        line = self._lines[len(self._left)]
+        line.tensors.send(Kind.ACTIVATION, h_BTD, self._batch, self._place)
+        self._left.append(h_BTD)
+
+    def _give_back(self, party: int) -> None:
+        g_BTD = self._entered[party].grad
+        assert g_BTD is not None, "a gradient is sent before its backward was done"
+        self._lines[party].tensors.send(Kind.GRADIENT, g_BTD, self._batch, self._place)
+
+    def _seeded(self, stage: str) -> AbstractContextManager[None]:
+        place = self._place
+        return seeded(self._seed, step=place.step, micro_batch=place.micro_batch, stage=stage)

@@ -1,0 +1,94 @@
+"""What a job says of a chain of compute parties, and what of it makes no sense.
+
+The first compute party is [peer]; each further one is a table [[chain]], in the order of their layers.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from splitlearn.manifest.chains import needs_basis
+from splitlearn.manifest.fields import Fault, peer_faults
+
+if TYPE_CHECKING:
+    from splitlearn.manifest.job import Job
+
+__all__ = ["INNER", "MAX_PARTIES", "chain_faults", "codecs_at", "returns_at"]
+
+# Compute parties in a chain. Each further one costs four transfers a micro-batch, and has to be there.
+MAX_PARTIES = 16
+
+# Keys of [codec] that only a chain has a use for.
+INNER = frozenset({"inner", "inner_gradient"})
+
+
+def codecs_at(job: "Job", *, party: int) -> dict[str, str]:
+    """The codec of each kind of tensor between the trusted party and compute party number `party`."""
+    codec, last = job.codec, len(job.chain)
+    return {
+        "activation": codec.inner if party else codec.activation,
+        "output": codec.inner if party < last else codec.output,
+        "gradient": codec.inner_gradient if party < last else codec.gradient,
+        "input_gradient": codec.inner_gradient if party else codec.input_gradient,
+    }
+
+
+def returns_at(job: "Job", *, party: int) -> bool:
+    """Whether that party sends input gradients: to the bottom if it trains, and for the party before."""
+    return job.cut.mode == "full" and (party > 0 or job.cut.train_bottom)
+
+
+def chain_faults(job: "Job") -> Iterator[Fault]:
+    """Every impossible combination in a job's chain."""
+    for table in job.chain:
+        yield from peer_faults(table, table="chain")
+    yield from _order_faults(job)
+    yield from _address_faults(job)
+    for key in sorted(INNER):
+        name = getattr(job.codec, key)
+        if job.chain and needs_basis(name):
+            yield Fault(
+                f"codec.{key}",
+                f"is {name}, and what goes between compute parties has no basis; take a codec without "
+                "pca-",
+            )
+        if not job.chain and key in job.codec.model_fields_set:
+            yield Fault(f"codec.{key}", "has a use with [[chain]] only; leave it out")
+    if job.chain and job.canary.file is not None:
+        yield Fault(
+            "canary.file",
+            "has no use with [[chain]]: the attacks on kept frames know one compute party; leave it "
+            "out, and measure with splitlearn trusted preflight",
+        )
+
+
+def _order_faults(job: "Job") -> Iterator[Fault]:
+    before, parties = job.cut.bottom, {job.peer.party}
+    for table in job.chain:
+        if table.party in parties:
+            yield Fault(
+                "chain.party",
+                f"is {table.party}, which hosts layers already; it takes another compute party",
+            )
+        if table.first <= before:
+            yield Fault(
+                "chain.first",
+                f"is {table.first} for {table.party}; it takes a layer above {before}, where the party "
+                "before it begins",
+            )
+        before, parties = table.first, parties | {table.party}
+    if job.chain and 0 < job.cut.top <= before:
+        yield Fault(
+            "chain.first",
+            f"is {before} for {job.chain[-1].party}; it takes a layer below cut.top, {job.cut.top}",
+        )
+
+
+def _address_faults(job: "Job") -> Iterator[Fault]:
+    addresses = [peer.dial or peer.listen for peer in job.peers]
+    for number, (table, address) in enumerate(zip(job.chain, addresses[1:], strict=True), 1):
+        # Port 0 is another port each time.
+        if address is not None and address.port and address in addresses[:number]:
+            key = "dial" if table.dial else "listen"
+            yield Fault(
+                f"chain.{key}", f"is {address}, as another party's; it takes an address of its own"
+            )

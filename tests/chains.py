@@ -1,0 +1,234 @@
+"""A run of a trusted party and several compute parties in one process, for tests."""
+
+import copy
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from splitlearn.channel import pair
+from splitlearn.channel.mailbox import DEFAULT_WINDOW
+from splitlearn.channel.memory import MemoryChannel
+from splitlearn.engine.checkpoints import Checkpoints
+from splitlearn.engine.events import Event
+from splitlearn.engine.optimiser import build_stepper
+from splitlearn.engine.seeds import offer_seed, stage_seed
+from splitlearn.engine.trusted import Hop, Peer, TrustedEngine, TrustedRun
+from splitlearn.identity import PartyName
+from splitlearn.roles import Role
+from splitlearn.split.cut import Cut, spec_of
+from splitlearn.split.families import layers_of
+from splitlearn.split.freeze import Mode, freeze, set_training
+from splitlearn.split.stage import factor, split_chain
+from splitlearn.split.weights import GROUPS, digest, trunk_state
+from splitlearn.tasks.batches import Batch
+from tests.rig import TRUSTED, ComputeThread, Party, trusted_run
+
+
+def chain_run(
+    model: PreTrainedModel,
+    *,
+    cut: Cut,
+    starts: Sequence[int],
+    total: int,
+    mode: Mode = "full",
+    train_bottom: bool = True,
+    order: str = "1f1b",
+    in_flight: int = 8,
+    **settings: object,
+) -> TrustedRun:
+    """The model taken apart for a run with a party for each part of its trunk; it is changed."""
+    whole = trusted_run(
+        copy.deepcopy(model), cut=cut, total=total, mode=mode, train_bottom=train_bottom, **settings
+    )
+    # Everything but the trunk's parts is as in a run with one party.
+    factor(model, cut=cut, bases={})
+    freeze(model, cut=cut, mode=mode, train_bottom=train_bottom)
+    width = model.config.hidden_size
+    local, trunks = split_chain(model, cut=cut, starts=starts)
+    hops = []
+    for party, (part, trunk) in enumerate(zip(cut.parts(starts), trunks, strict=True)):
+        groups: dict[str, dict[str, Tensor]] = {
+            g: {n: t.clone() for n, t in trunk_state(trunk, group=g).items()} for g in GROUPS
+        }
+        offer = msgspec.structs.replace(
+            whole.offer,
+            salt=secrets.token_hex(32),
+            cut=spec_of(part),
+            returns_input_gradient=mode == "full" and (party > 0 or train_bottom),
+            seed=offer_seed(whole.offer.seed, party=party),
+            layers=digest(groups["layers"]),
+            bottlenecks=digest(groups["bottlenecks"]),
+        )
+        groups["bases"] = {}
+        hops.append(Hop(offer, groups, part.entrance(width), part.exit(width)))
+    return replace(
+        whole,
+        offer=hops[0].offer,
+        local=local,
+        groups=hops[0].groups,
+        entrance=hops[0].entrance,
+        exit=hops[0].exit,
+        further=tuple(hops[1:]),
+        order=order,
+        in_flight=in_flight,
+    )
+
+
+@dataclass
+class Host:
+    """A compute party of a chain: its two ends of a channel, both sides' logs, its thread."""
+
+    folder: Path
+    name: str
+    ours: MemoryChannel
+    theirs: MemoryChannel
+    clinic: Party
+    party: Party
+    thread: ComputeThread
+
+    @classmethod
+    def start(cls, folder: Path, name: str, *, policy: str, window: int = DEFAULT_WINDOW) -> "Host":
+        ours, theirs = pair(window=window, names=("clinic", name))
+        peer = PartyName(federation="fed.example", party=name, role=Role.COMPUTE)
+        clinic = Party(folder / f"clinic-{name}", me=TRUSTED, peer=peer, policy=policy)
+        party = Party(folder / name, me=peer, peer=TRUSTED, policy="compute.toml")
+        return cls(folder, name, ours, theirs, clinic, party, ComputeThread(party, theirs))
+
+    def again(self) -> MemoryChannel:
+        """The trusted party comes back on this line as a new process would."""
+        self.ours = self.ours.restart()
+        return self.ours
+
+    def killed(self) -> None:
+        """Kill it and start it anew."""
+        self.party.log.close()
+        self.theirs = self.theirs.restart()
+        self.party = Party(
+            self.folder / self.name, me=self.party.me, peer=TRUSTED, policy="compute.toml"
+        )
+        self.thread = ComputeThread(self.party, self.theirs)
+
+    def close(self) -> None:
+        """Wait for its good end."""
+        self.thread.join(20)
+        if self.thread.error is not None:
+            raise self.thread.error
+        self.party.log.close()
+        self.clinic.log.close()
+
+
+def names(run: TrustedRun) -> list[str]:
+    return [f"host{number}" for number, _ in enumerate(run.hops)]
+
+
+def hosts(
+    folder: Path, run: TrustedRun, *, policy: str = "demo.toml", window: int = DEFAULT_WINDOW
+) -> list[Host]:
+    """As many compute parties as the run has, at work. window: of each one's channel."""
+    return [Host.start(folder, name, policy=policy, window=window) for name in names(run)]
+
+
+def chain_engine(
+    folder: Path,
+    run: TrustedRun,
+    parties: Sequence[Host],
+    *,
+    observe: Callable[[Event], None] = lambda _: None,
+) -> TrustedEngine:
+    return TrustedEngine(
+        run,
+        peers=[Peer(host.ours, host.clinic.gate, host.again) for host in parties],
+        checkpoints=Checkpoints(folder / "checkpoints"),
+        observe=observe,
+    )
+
+
+@dataclass
+class Ended:
+    """What a run of a chain left. trunk: the weights that came home, of all parties."""
+
+    losses: list[float]
+    trunk: dict[str, Tensor]
+    engine: TrustedEngine
+    hosts: list[Host]
+
+
+def run_chain(
+    folder: Path,
+    run: TrustedRun,
+    *,
+    steps: Callable[[int], Sequence[Batch]],
+    policy: str = "demo.toml",
+) -> Ended:
+    """Train to the end over memory channels, and fetch the trunk."""
+    parties = hosts(folder, run, policy=policy)
+    engine = chain_engine(folder, run, parties)
+    engine.train(steps)
+    trunk = engine.finish(fetch=True)
+    engine.end(None)
+    for host in parties:
+        host.close()
+    return Ended(engine.losses, trunk, engine, parties)
+
+
+class Reseeding:
+    """An unsplit model that draws as the stages of a chain do: the torch generator is set anew where
+    each stage begins. `at` says which step and micro-batch a forward is of.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, *, cut: Cut, starts: Sequence[int], seed: int
+    ) -> None:
+        self._seed, self._at = seed, (0, 0)
+        model.register_forward_pre_hook(lambda *_: self._draw(seed, "bottom"))
+        layers = layers_of(model)
+        for party, first in enumerate((cut.first, *starts)):
+            self._hook(layers[first], offer_seed(seed, party=party), "trunk")
+        self._hook(layers[cut.last], seed, "top")
+
+    def at(self, step: int, micro_batch: int) -> None:
+        self._at = (step, micro_batch)
+
+    def _hook(self, layer: nn.Module, seed: int, stage: str) -> None:
+        layer.register_forward_pre_hook(lambda *_: self._draw(seed, stage))
+
+    def _draw(self, seed: int, stage: str) -> None:
+        step, micro_batch = self._at
+        torch.manual_seed(stage_seed(seed, step=step, micro_batch=micro_batch, stage=stage))
+
+
+def train_reseeded(
+    model: PreTrainedModel,
+    *,
+    steps: Callable[[int], Sequence[Batch]],
+    run: TrustedRun,
+    cut: Cut,
+    starts: Sequence[int],
+) -> tuple[list[float], Mapping[str, Tensor]]:
+    """As `train_plain`, with dropout drawn stage by stage: losses and final weights."""
+    freeze(model, cut=cut, mode=run.offer.mode, train_bottom=run.offer.returns_input_gradient)
+    stepper = build_stepper(
+        model.parameters(), optimiser=run.offer.optimiser, schedule=run.offer.schedule
+    )
+    set_training(model, training=True)
+    reseeding = Reseeding(model, cut=cut, starts=starts, seed=run.offer.seed)
+    losses = []
+    with torch.random.fork_rng(devices=[]):
+        for step in range(run.offer.schedule.total_steps):
+            batches = steps(step)
+            total = sum(batch.items for batch in batches)
+            mean = torch.zeros(())
+            for i, batch in enumerate(batches):
+                reseeding.at(step, i)
+                loss = model(**batch.inputs, **batch.labels)["loss"] * (batch.items / total)
+                loss.backward()
+                mean += loss.detach()
+            stepper.step()
+            losses.append(mean.item())
+    return losses, model.state_dict()

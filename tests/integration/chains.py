@@ -1,0 +1,99 @@
+"""Three organisations on one machine, for tests: a clinic that trains, and a gpuhost and a farm that
+host a part of the layers between each. Built of the same pieces as `organisations`.
+"""
+
+import json
+from pathlib import Path
+
+from tests.federation import make_identity
+from tests.integration.organisations import (
+    COMPUTE,
+    JOB,
+    Process,
+    Starter,
+    settings,
+)
+from tests.link import LinkProxy
+
+__all__ = ["PARTIES", "Chain"]
+
+PARTIES = ("gpuhost", "farm")
+_CHAIN = """\
+[[chain]]
+party = "farm"
+first = 2
+{reach}
+"""
+_DELAY_S = 0.005
+
+
+class Chain:
+    """Three parties' files in one folder, a link to each host, and whoever is at work. Close it.
+
+    farm_listens: else the farm dials, and the clinic listens for it.
+    """
+
+    def __init__(
+        self, folder: Path, *, inputs: Path, starter: Starter, farm_listens: bool = True
+    ) -> None:
+        self.folder = folder / "three"
+        self.run = self.folder / "clinic/run"
+        self.logs = {
+            "gpuhost": (self.run / "audit", self.folder / "gpuhost/runs/clinic-ward/audit"),
+            "farm": (self.run / "audit-farm", self.folder / "farm/runs/clinic-ward/audit"),
+        }
+        self.links = {party: LinkProxy(("127.0.0.1", 9), delay_s=_DELAY_S) for party in PARTIES}
+        self._outputs = folder / "outputs"
+        self._starter, self._farm_listens = starter, farm_listens
+        self._started: list[Process] = []
+        self._outputs.mkdir()
+        self.folder.mkdir()
+        make_identity(self.folder, "clinic", "trusted")
+        given = settings(inputs)
+        dial = {party: f'dial = "{link.address}"' for party, link in self.links.items()}
+        listen = 'listen = "127.0.0.1:0"'
+        job = JOB.format(**given, reach=dial["gpuhost"])
+        job += _CHAIN.format(reach=dial["farm"] if farm_listens else listen)
+        (self.folder / "job.toml").write_text(job)
+        for party in PARTIES:
+            make_identity(self.folder, party, "compute")
+            reach = listen if self.listens(party) else dial[party]
+            (self.folder / f"{party}.toml").write_text(
+                COMPUTE.format(**given, party=party, reach=reach)
+            )
+
+    def listens(self, party: str) -> bool:
+        """Whether this party waits until it is dialled."""
+        return party == "gpuhost" or (party == "farm" and self._farm_listens)
+
+    def close(self) -> None:
+        """End what still runs."""
+        for process in self._started:
+            process.kill()
+        for link in self.links.values():
+            link.close()
+
+    def host(self, party: str, *, runs: int = 1) -> Process:
+        """Start a compute party."""
+        process = self._start(party, "compute", f"{party}.toml", "--runs", str(runs))
+        if self.listens(party):
+            self.links[party].retarget(("127.0.0.1", process.port()))
+        return process
+
+    def clinic(self, command: str = "train", *more: str) -> Process:
+        """Start the trusted party."""
+        process = self._start("clinic", "trusted", command, "job.toml", *more)
+        if not self._farm_listens:
+            self.links["farm"].retarget(("127.0.0.1", process.port()))
+        return process
+
+    def metrics(self) -> dict[str, object]:
+        """What the trusted party's metrics.json says."""
+        found: dict[str, object] = json.loads((self.run / "metrics.json").read_text())
+        return found
+
+    def _start(self, party: str, *arguments: str) -> Process:
+        output = self._outputs / f"{len(self._started)}-{party}.txt"
+        process = self._starter.start(*arguments, folder=self.folder, output=output)
+        self._started.append(process)
+        return process
