@@ -45,7 +45,7 @@ class Exchange:
     ) -> None:
         self._talk, self._codecs, self._widths = talk, codecs, widths
         self._packed, self._noise = packed, noise
-        self._early: dict[tuple[Kind, int], Frame] = {}
+        self._early: dict[tuple[Kind, int, int], Frame] = {}
 
     def place(self, batch: Batch, i: int, of: int, *, phase: Phase, step: int) -> StepTensor:
         """Where micro-batch `i` of `of` stands in the run, and what its peer needs to rebuild masks."""
@@ -75,11 +75,11 @@ class Exchange:
 
     def receive(self, kind: Kind, batch: Batch, place: StepTensor) -> Tensor:
         """The padded answer for one micro-batch; answers to others that come before it are kept."""
-        wanted = (kind, place.micro_batch)
+        wanted = (kind, place.step, place.micro_batch)
         while wanted not in self._early:
             frame = self._talk.hear(kind)
             assert isinstance(frame.meta, StepTensor)
-            self._early[frame.kind, frame.meta.micro_batch] = frame
+            self._early[frame.kind, frame.meta.step, frame.meta.micro_batch] = frame
         x_ND = self._talk.tensor(
             self._early.pop(wanted),
             codec=self._codecs[kind],

@@ -39,7 +39,9 @@ from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.optimiser import build_stepper
 from splitlearn.engine.plain import logits_of
 from splitlearn.engine.seeds import seeded
+from splitlearn.engine.stale import Stretch, staleness_of
 from splitlearn.engine.talk import Talk
+from splitlearn.engine.versions import Versions
 from splitlearn.engine.weights import Inlet, shards
 from splitlearn.errors import SessionError
 from splitlearn.gate import Gate
@@ -63,7 +65,7 @@ IN_FLIGHT = DEFAULT_WINDOW // 4
 SETTLE_MESSAGES = MAX_UNSETTLED // 2
 SETTLE_S = 10.0
 
-# Micro-batches of an evaluation that the session counts as one stretch.
+# Micro-batches of an evaluation that the session counts as one group.
 EVALUATION_GROUP = 64
 
 
@@ -245,15 +247,44 @@ class TrustedEngine:
         self._begin()
         set_training(self.run.local, training=True)
         total = self.run.offer.schedule.total_steps
+        stretch = self._stretch() if self.run.offer.schedule.staleness else None
         while (step := self._now.session.next_step) < total:
-            self._train_step(steps(step))
-            self._settle_if_due()
-            done = step + 1
+            if stretch is None:
+                self._train_step(steps(step))
+                self._settle_if_due()
+            else:
+                if self._now.session.unsettled:
+                    self._settle()
+                stretch.work(steps, first=step)
+            done = self._now.session.next_step
             if done % self.run.every == 0 or done == total:
                 self._save(done)
                 self._now.say(Kind.CHECKPOINT, Step(done))
                 self._now.hear(Kind.SAVED)
                 self._observe(Saved(done))
+
+    def _stretch(self) -> Stretch:
+        """For steps that overlap: the same work, in an order that goes across them."""
+        run, step = self.run, self._now.session.next_step
+
+        def updated(done: StepDone) -> None:
+            self.losses.append(done.loss)
+            self.step_s.append(done.seconds)
+            self._observe(done)
+
+        return Stretch(
+            offer=run.offer,
+            order=run.order,
+            in_flight=run.in_flight,
+            every=run.every,
+            talk=self._now,
+            link=self._link,
+            versions=Versions(run.local, staleness=staleness_of(run.offer), step=step),
+            stepper=self._stepper,
+            bottom=self._bottom,
+            backward=self._backward,
+            updated=updated,
+        )
 
     def _train_step(self, batches: Sequence[Batch]) -> None:
         began = time.perf_counter()

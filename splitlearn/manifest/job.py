@@ -96,12 +96,20 @@ class Job(Table):
                 ),
                 "codec": self.codec.model_dump(exclude={"public_text"}),
                 "optimiser": self.optimiser.model_dump(),
-                # Neither changes a number: a run may be resumed with others.
-                "schedule": self.schedule.model_dump(exclude={"order", "in_flight"}),
+                "schedule": self._deciding_schedule(),
                 **({"privacy": privacy} if privacy else {}),
                 **({"canary": self.canary.rate} if self.canary.file else {}),
             }
         )
+
+    def _deciding_schedule(self) -> dict[str, object]:
+        """Of the schedule, what a number depends on; a run may be resumed with other orders."""
+        exact = {"order", "in_flight", "staleness"}
+        settings = self.schedule.model_dump(exclude=exact)
+        if staleness := self.schedule.staleness:
+            # A step after a checkpoint's drain uses newer weights than it would without.
+            settings |= {"staleness": staleness, "every_steps": self.checkpoint.every_steps}
+        return settings
 
     def inputs_digest(self) -> str:
         """SHA-256, hex, of the contents that decide the numbers: training data, public texts, label

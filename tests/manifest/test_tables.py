@@ -21,7 +21,7 @@ def test_codec_optimiser_and_schedule_have_the_keys_that_the_wire_has() -> None:
     assert kinds == set(CodecSpec.__struct_fields__)
     assert kinds < {kind.value for kind in Kind}
     assert set(OptimiserTable.model_fields) == set(OptimiserSpec.__struct_fields__)
-    shared = {"name", "warmup_steps"}
+    shared = {"name", "warmup_steps", "staleness"}
     assert shared <= set(ScheduleTable.model_fields) & set(ScheduleSpec.__struct_fields__)
 
 
