@@ -214,9 +214,7 @@ def test_steps_overlap_by_as_many_as_were_agreed_on_and_end_in_their_order() -> 
     with pytest.raises(SessionError, match=r"step 3 while .*step 0 is not finished; 2 steps ahead"):
         pair.trusted.stamp(Kind.ACTIVATION, tensor(0, of=1, step=3))
     with pytest.raises(SessionError, match="2 steps ahead were agreed on"):
-        pair.compute.check(
-            Kind.ACTIVATION, tensor(0, of=1, step=3), seq=pair.compute.next_in
-        )
+        pair.compute.check(Kind.ACTIVATION, tensor(0, of=1, step=3), seq=pair.compute.next_in)
 
 
 def test_an_overlapping_step_that_ends_makes_room_for_one_more() -> None:

@@ -10,7 +10,7 @@ uses. The order of all sums is the schedule's; no number depends on the link.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ from splitlearn.session import MAX_UNSETTLED
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import Offer, StepTensor
 
+if TYPE_CHECKING:
+    from splitlearn.engine.trusted import TrustedRun
+
 __all__ = ["Stretch", "staleness_of"]
 
 
@@ -44,9 +47,7 @@ class Bottom(Protocol):
 class Backward(Protocol):
     """From a micro-batch's loss to the gradients of the top and of what came to it."""
 
-    def __call__(
-        self, loss: Tensor, output: ModelOutput, batch: Batch, *, items: int
-    ) -> None: ...
+    def __call__(self, loss: Tensor, output: ModelOutput, batch: Batch, *, items: int) -> None: ...
 
 
 @dataclass
@@ -76,38 +77,39 @@ class Stretch:
     once it is applied; its seconds and bytes are those since the step before was.
     """
 
-    offer: Offer
-    order: str
-    in_flight: int
-    every: int
+    run: "TrustedRun"
     talk: Talk
     link: Exchange
-    versions: Versions
     stepper: Stepper
     bottom: Bottom
     backward: Backward
     updated: Callable[[StepDone], None]
     kept: dict[int, _Step] = field(default_factory=dict)
+    versions: Versions = field(init=False)
     _mark: tuple[float, int, int] = (0.0, 0, 0)
+
+    def __post_init__(self) -> None:
+        stale, step = staleness_of(self.run.offer), self.talk.session.next_step
+        self.versions = Versions(self.run.local, staleness=stale, step=step)
 
     def work(self, steps: Callable[[int], Sequence[Batch]], *, first: int) -> None:
         """Train from step `first`, with nothing under way, to where the parties are drained again."""
         self.versions.drained(first)
         self._mark = self._now()
-        back = self.offer.returns_input_gradient
+        run, offer = self.run, self.run.offer
         counts = until_drained(
             self._counts(steps, first),
             first=first,
-            every=self.every,
-            kinds=2 if self.offer.mode == "features" else 4 if back else 3,
+            every=run.every,
+            kinds=2 if offer.mode == "features" else 4 if offer.returns_input_gradient else 3,
             most=MAX_UNSETTLED,
         )
         for turn in overlapped(
             counts,
-            staleness=self.offer.schedule.staleness,
-            in_flight=self.in_flight,
-            backward=back,
-            order=self.order,
+            staleness=offer.schedule.staleness,
+            in_flight=run.in_flight,
+            backward=offer.returns_input_gradient,
+            order=run.order,
         ):
             number = first + turn.step
             if turn.action is None:
@@ -126,7 +128,7 @@ class Stretch:
         return time.perf_counter(), self.talk.sent.total(), self.talk.received.total()
 
     def _counts(self, steps: Callable[[int], Sequence[Batch]], first: int) -> Iterator[int]:
-        for number in range(first, self.offer.schedule.total_steps):
+        for number in range(first, self.run.offer.schedule.total_steps):
             if number not in self.kept:
                 batches = steps(number)
                 self.kept[number] = _Step(batches, sum(batch.items for batch in batches))
@@ -141,8 +143,8 @@ class Stretch:
                 step.flights[i] = self.bottom(batch, place, labels=True)
         elif action.op is Op.TOP:
             h_BTD = self.link.receive(Kind.OUTPUT, batch, place)
-            h_BTD.requires_grad_(self.offer.mode != "features")
-            seed = self.offer.seed
+            h_BTD.requires_grad_(self.run.offer.mode != "features")
+            seed = self.run.offer.seed
             with (
                 self.versions.using(number),
                 seeded(seed, step=number, micro_batch=i, stage="top"),
@@ -153,7 +155,7 @@ class Stretch:
             step.mean += loss.detach()
             if h_BTD.grad is not None:
                 self.link.send(Kind.GRADIENT, h_BTD.grad, batch, place)
-            if not self.offer.returns_input_gradient:
+            if not self.run.offer.returns_input_gradient:
                 del step.flights[i]
         else:
             g_BTD = self.link.receive(Kind.INPUT_GRADIENT, batch, place)

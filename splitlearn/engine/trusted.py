@@ -39,9 +39,8 @@ from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.optimiser import build_stepper
 from splitlearn.engine.plain import logits_of
 from splitlearn.engine.seeds import seeded
-from splitlearn.engine.stale import Stretch, staleness_of
+from splitlearn.engine.stale import Stretch
 from splitlearn.engine.talk import Talk
-from splitlearn.engine.versions import Versions
 from splitlearn.engine.weights import Inlet, shards
 from splitlearn.errors import SessionError
 from splitlearn.gate import Gate
@@ -265,7 +264,6 @@ class TrustedEngine:
 
     def _stretch(self) -> Stretch:
         """For steps that overlap: the same work, in an order that goes across them."""
-        run, step = self.run, self._now.session.next_step
 
         def updated(done: StepDone) -> None:
             self.losses.append(done.loss)
@@ -273,13 +271,9 @@ class TrustedEngine:
             self._observe(done)
 
         return Stretch(
-            offer=run.offer,
-            order=run.order,
-            in_flight=run.in_flight,
-            every=run.every,
+            run=self.run,
             talk=self._now,
             link=self._link,
-            versions=Versions(run.local, staleness=staleness_of(run.offer), step=step),
             stepper=self._stepper,
             bottom=self._bottom,
             backward=self._backward,

@@ -1,5 +1,6 @@
 """Stretches of overlapping steps against what any legal order has to satisfy."""
 
+from collections.abc import Iterator
 from itertools import count, islice, repeat
 
 import pytest
@@ -97,8 +98,10 @@ def test_1f1b_takes_answers_in_the_order_of_what_was_sent(
 def test_a_step_is_asked_for_no_earlier_than_it_may_begin() -> None:
     asked: list[int] = []
 
-    def counts() -> "map[int]":
-        return map(lambda step: asked.append(step) or 2, range(6))  # type: ignore[func-returns-value]
+    def counts() -> Iterator[int]:
+        for step in range(6):
+            asked.append(step)
+            yield 2
 
     turns = overlapped(counts(), staleness=1, in_flight=8, backward=True, order="1f1b")
     assert [t.step for t in islice(turns, 4)] == [0, 0, 1, 1]
