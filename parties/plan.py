@@ -244,7 +244,7 @@ def _report(
 ) -> None:
     from rich.console import Console
 
-    from splitlearn.pipeline.planner import late_messages, one, overlapping, settings
+    from splitlearn.pipeline.planner import late_messages, one, interleaved, settings
     from splitlearn.pipeline.planner import plan as search
     from splitlearn.pipeline.timeline import timeline
 
@@ -256,7 +256,7 @@ def _report(
         link=link,
         wanted=wanted,
     )
-    shorter = overlapping(best or given, speeds=speeds, link=link)
+    shorter = interleaved(best or given, speeds=speeds, link=link)
     late = late_messages(given.costed.chain, deadline_s=manifest.run.deadline_s)
     if svg is not None:
         shown = best or given
@@ -271,7 +271,7 @@ def _report(
                     "job": _figures(given, speeds),
                     "plan": None if best is None else _figures(best, speeds),
                     "simulated": simulated,
-                    "overlapping": None if shorter is None else _figures(shorter, speeds),
+                    "interleaved": None if shorter is None else _figures(shorter, speeds),
                     "warnings": late,
                 },
                 indent=2,
@@ -283,7 +283,7 @@ def _report(
         if best is None:
             screen.print("no setting keeps what is wanted", markup=False)
         if shorter is not None:
-            screen.print(_overlapping(best or given, shorter), markup=False)
+            screen.print(_interleaved(best or given, shorter), markup=False)
         screen.print(_closed(best or given), markup=False)
         screen.print(
             "the class of leakage is a guess from cut and rank; splitlearn trusted preflight "
@@ -349,7 +349,7 @@ def _column(found: "Plan", speeds: "Speeds") -> dict[str, str]:
     }
 
 
-def _overlapping(found: "Plan", shorter: "Plan") -> str:
+def _interleaved(found: "Plan", shorter: "Plan") -> str:
     saved = 1 - shorter.step_s / found.step_s
     price = (
         "and another model: gradients of weights one step old"

@@ -238,7 +238,7 @@ class Session:
         return group
 
     def _may_open_another(self, kind: Kind, meta: StepTensor) -> None:
-        """Training steps may overlap, as many as were agreed on; nothing else may."""
+        """Training steps may interleave, as many as were agreed on; nothing else may."""
         first = self.groups[0]
         ahead = 0 if self.offer is None else self.offer.schedule.staleness
         if {first.phase, meta.phase} != {"train"} or len(self.groups) > ahead:

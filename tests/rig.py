@@ -182,6 +182,7 @@ class ComputeThread(threading.Thread):
         models: Sequence[Path] = (),
         deadline_s: float = 20.0,
         observe: Callable[[Event], None] = lambda _: None,
+        overlap: bool = True,
     ) -> None:
         super().__init__(daemon=True)
         self.error: BaseException | None = None
@@ -196,6 +197,7 @@ class ComputeThread(threading.Thread):
             place_of=lambda _: place,
             deadline_s=deadline_s,
             observe=observe,
+            overlap=overlap,
         )
         self.start()
 
@@ -234,6 +236,9 @@ class Around:
     def receive(self, *, timeout_s: float) -> Frame:
         return self.inner.receive(timeout_s=timeout_s)
 
+    def renew(self) -> None:
+        self.inner.renew()
+
     def close(self, *, reason: str | None = None) -> None:
         self.inner.close(reason=reason)
 
@@ -262,7 +267,7 @@ def run_in_memory(
     trusted = trusted_party(tmp_path, policy=policy, clock=clock)
     compute = compute_party(tmp_path, clock=clock)
     ours, theirs = pair()
-    thread = ComputeThread(compute, theirs)
+    thread = ComputeThread(compute, theirs, overlap=run.overlap)
     engine = trusted_engine(run, trusted, ours)
     engine.train(steps)
     trunk = engine.finish(fetch=True)

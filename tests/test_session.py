@@ -205,7 +205,7 @@ def test_what_the_tables_do_not_name_is_refused_at_the_sender(kind: Kind, meta: 
         pair.trusted.stamp(kind, meta)
 
 
-def test_steps_overlap_by_as_many_as_were_agreed_on_and_end_in_their_order() -> None:
+def test_steps_interleave_by_as_many_as_were_agreed_on_and_end_in_their_order() -> None:
     pair = Pair().open(offer(staleness=2))
     for step in range(3):
         pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, of=1, step=step))
@@ -217,7 +217,7 @@ def test_steps_overlap_by_as_many_as_were_agreed_on_and_end_in_their_order() -> 
         pair.compute.check(Kind.ACTIVATION, tensor(0, of=1, step=3), seq=pair.compute.next_in)
 
 
-def test_an_overlapping_step_that_ends_makes_room_for_one_more() -> None:
+def test_an_interleaved_step_that_ends_makes_room_for_one_more() -> None:
     pair = Pair().open(offer(staleness=1))
     for step in range(2):
         pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, of=1, step=step))
@@ -243,7 +243,7 @@ def test_an_overlapping_step_that_ends_makes_room_for_one_more() -> None:
         (Kind.FINISH, Finish(False)),
     ],
 )
-def test_overlap_allows_nothing_else_in_the_middle_of_a_step(kind: Kind, meta: Meta) -> None:
+def test_interleaving_allows_nothing_else_in_the_middle_of_a_step(kind: Kind, meta: Meta) -> None:
     pair = Pair().open(offer(staleness=2))
     pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0))
     with pytest.raises(SessionError):

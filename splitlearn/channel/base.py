@@ -30,8 +30,8 @@ class Released:
 class PeerRestarted(ChannelError):
     """The peer came back as a new process: what it had not answered is gone, the session starts anew.
 
-    Raised once, by the first `send` or `receive` after the event (by both, if both were waiting).
-    The channel is then fresh and connected: begin the conversation again on it.
+    Raised by every `send` and `receive` from then on, so that no thread can still send something of
+    the old conversation, until `renew` is called: begin the conversation again on the same channel.
     """
 
 
@@ -74,6 +74,10 @@ class Channel(Protocol):
             PeerRestarted: see there.
             PeerError: the peer aborted, with its sentence quoted, or broke the protocol.
         """
+        ...
+
+    def renew(self) -> None:
+        """A conversation begins: what was told, or would have been, of restarts until now is over."""
         ...
 
     def close(self, *, reason: str | None = None) -> None:

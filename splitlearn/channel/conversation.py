@@ -73,6 +73,10 @@ class Conversation:
         """See `Channel`."""
         return self.mailbox.take(timeout_s=timeout_s)
 
+    def renew(self) -> None:
+        """See `Channel`."""
+        self.mailbox.renew()
+
     def probe(self, sizes: Sequence[tuple[int, int]], *, deadline_s: float) -> list[float]:
         """Measure the link with zeros beside the frames: for each (there, back) in bytes, up to
         MAX_ZEROS, the seconds from now until its answer. At most MAX_PROBES at once.

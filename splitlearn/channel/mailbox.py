@@ -51,8 +51,7 @@ class Mailbox:
         self._link = "not connected yet"
         self._failure: tuple[type[SplitLearnError], str] | None = None
         self._ended = False
-        self._restarts = 0
-        self._restarts_told = 0
+        self._restarted = False
         # Frames put and not yet known to be taken; the first has number _freed, the next one to be
         # written _cursor.
         self._kept: deque[bytes] = deque()
@@ -71,12 +70,12 @@ class Mailbox:
     def put(self, released: Released, *, deadline_s: float) -> None:
         """Keep a frame for sending; waits for credit. Raises as `Channel.send` does."""
         with self._lock:
-            seen = self._enter()
+            self._go_on()
             self._room.wait_for(
-                lambda: self._stopped(seen) or self._ended or len(self._kept) < self._credit,
+                lambda: self._stopped or self._ended or len(self._kept) < self._credit,
                 timeout=deadline_s,
             )
-            self._leave(seen)
+            self._go_on()
             if self._ended:
                 raise ChannelError(
                     f"{self.peer} closed the channel; {released.kind} {released.seq} was not sent"
@@ -92,11 +91,11 @@ class Mailbox:
     def take(self, *, timeout_s: float) -> Frame:
         """The next frame that came. Raises as `Channel.receive` does."""
         with self._lock:
-            seen = self._enter()
+            self._go_on()
             self._news.wait_for(
-                lambda: self._stopped(seen) or self._ended or bool(self._inbox), timeout=timeout_s
+                lambda: self._stopped or self._ended or bool(self._inbox), timeout=timeout_s
             )
-            self._leave(seen)
+            self._go_on()
             if not self._inbox:
                 if self._ended:
                     raise ChannelError(f"{self.peer} closed the channel; nothing more will come")
@@ -115,16 +114,20 @@ class Mailbox:
     def drain(self, *, timeout_s: float) -> bool:
         """Wait until the peer has taken all that was put; False if it did not within `timeout_s`."""
         with self._lock:
-            seen = self._restarts
             self._room.wait_for(
-                lambda: self._stopped(seen) or self._ended or not self._kept, timeout=timeout_s
+                lambda: self._stopped or self._ended or not self._kept, timeout=timeout_s
             )
             return not self._kept
 
     def check(self) -> None:
         """Raise what `fail` was told, if it was."""
         with self._lock:
-            self._leave(self._restarts)
+            self._go_on()
+
+    def renew(self) -> None:
+        """Whoever had to know of a restart knows: `put` and `take` go on, with the new process."""
+        with self._lock:
+            self._restarted = False
 
     # Called by the link.
 
@@ -226,10 +229,10 @@ class Mailbox:
             self._room.notify_all()
 
     def restart(self) -> None:
-        """The peer is a new process: forget both directions and tell the engine with PeerRestarted."""
+        """The peer is a new process: forget both directions; PeerRestarted until somebody renews."""
         with self._lock:
             self._clear()
-            self._restarts += 1
+            self._restarted = True
             self._room.notify_all()
             self._news.notify_all()
 
@@ -264,20 +267,16 @@ class Mailbox:
         self._acked = 0
         self._ack_at_once = False
 
-    def _enter(self) -> int:
-        """Raise what is already known; return the restarts known now."""
-        self._leave(self._restarts_told)
-        return self._restarts
+    @property
+    def _stopped(self) -> bool:
+        return self._failure is not None or self._restarted
 
-    def _stopped(self, seen: int) -> bool:
-        return self._failure is not None or self._restarts != seen
-
-    def _leave(self, seen: int) -> None:
+    def _go_on(self) -> None:
+        """Raise what stands in the way."""
         if self._failure is not None:
             kind, sentence = self._failure
             raise kind(sentence)
-        if self._restarts != seen:
-            self._restarts_told = self._restarts
+        if self._restarted:
             raise PeerRestarted(
                 f"{self.peer} came back as a new process; what it had not answered is lost, so the "
                 "session starts again from the last common checkpoint"

@@ -58,6 +58,10 @@ class MemoryChannel:
         """See `Channel`."""
         return self._mailbox.take(timeout_s=timeout_s)
 
+    def renew(self) -> None:
+        """See `Channel`."""
+        self._mailbox.renew()
+
     def close(self, *, reason: str | None = None) -> None:
         """See `Channel`. Nothing lingers here: what the wire did not carry yet is dropped."""
         self._wire.hang_up(self._side, reason=reason)

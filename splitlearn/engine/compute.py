@@ -97,9 +97,12 @@ class ComputeEngine:
         place_of: Callable[[Offer], RunPlace],
         deadline_s: float,
         observe: Observe,
+        overlap: bool = True,
     ) -> None:
+        """overlap: whether answers are encoded, logged and sent beside the sums."""
         self._channel, self._open_gate, self._place_of = channel, open_gate, place_of
         self._deadline_s, self._observe = deadline_s, observe
+        self._overlap = overlap
 
     def serve(self) -> None:
         """Answer from an offer to the goodbye.
@@ -128,6 +131,7 @@ class ComputeEngine:
 
     def _first_word(self) -> tuple[Talk, Frame, Offer]:
         """A conversation opened under the salt of its first frame, which is not admitted yet."""
+        self._channel.renew()
         first = self._channel.receive(timeout_s=self._deadline_s)
         offer = first.meta
         if not isinstance(offer, Offer):
@@ -138,6 +142,7 @@ class ComputeEngine:
             session=session,
             gate=self._open_gate(offer, session),
             deadline_s=self._deadline_s,
+            overlap=self._overlap,
         )
         return talk, first, offer
 
@@ -331,6 +336,10 @@ def _answer(
     *,
     reply_to: int,
 ) -> None:
-    x_ND = pack(x_BTD.detach(), lengths=meta.lengths, packed=meta.packed)
     answer = msgspec.structs.replace(meta, lengths=(), reply_to=reply_to)
-    talk.say(kind, answer, tensor=x_ND, codec=loaded.codecs[kind])
+    talk.say_soon(
+        kind,
+        answer,
+        lambda: pack(x_BTD.detach(), lengths=meta.lengths, packed=meta.packed),
+        codec=loaded.codecs[kind],
+    )

@@ -61,12 +61,12 @@ class Exchange:
         )
 
     def send(self, kind: Kind, h_BTD: Tensor, batch: Batch, place: StepTensor) -> None:
-        """Pass a padded tensor through the gate."""
+        """Pass a padded tensor through the gate, soon; nobody may change it any more."""
         noise = self._noise
-        self._talk.say(
+        self._talk.say_soon(
             kind,
             place if kind is Kind.ACTIVATION else msgspec.structs.replace(place, lengths=()),
-            tensor=pack(h_BTD.detach(), lengths=batch.lengths, packed=place.packed),
+            lambda: pack(h_BTD.detach(), lengths=batch.lengths, packed=place.packed),
             codec=self._codecs[kind],
             private=_private(batch),
             dp=noise.record(place.step) if noise and kind is Kind.GRADIENT else None,

@@ -7,12 +7,10 @@ costs.
 
 # B batch, T tokens, D width, N rows
 
-import copy
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from transformers import PreTrainedModel
 
 from splitlearn.audit import Log
 from splitlearn.codecs import build
+from splitlearn.engine.carrying import carrying
 from splitlearn.engine.optimiser import build_stepper
 from splitlearn.engine.prepare import Data, specs
 from splitlearn.errors import RefusedError
@@ -99,6 +98,10 @@ def measure_speeds(
     layer: the one that is looked at, whose input `codecs` are tried on,
     but for those in a basis, which is fitted to a job's own public text. tokens, padded: of an example.
     """
+    layers = layers_of(model)
+    within = [weight for layer_ in layers for weight in layer_.parameters()]
+    inside = {id(weight) for weight in within}
+    around = [weight for weight in model.parameters() if id(weight) not in inside]
     passes = [_passes(model, made, layer=layer) for made in batches]
     amounts = [float(made.inputs["input_ids"].numel()) for made in batches]
 
@@ -113,15 +116,17 @@ def measure_speeds(
     return Speeds(
         tokens=tokens,
         padded=padded,
-        layers=len(layers_of(model)),
+        layers=len(layers),
         width=model.config.hidden_size,
         trusted=PartySpeeds(
             layer=line(lambda one: one.layer_s),
             layer_backward=line(lambda one: one.layer_backward_s),
             ends=line(lambda one: one.embed_s + one.head_s),
             ends_backward=line(lambda one: one.embed_backward_s),
-            layer_update_s=_update_s(model, layer=layer, optimiser=optimiser),
+            layer_update_s=_update_s(within, optimiser=optimiser) / len(layers),
+            ends_update_s=_update_s(around, optimiser=optimiser),
             message=_message(policy, batches, width=model.config.hidden_size),
+            carry=carrying(),
         ),
         codecs={
             name: _codec(name, passes[-1][0].rows_ND) for name in codecs if not needs_basis(name)
@@ -147,7 +152,7 @@ def _clock_s() -> float:
 
 @dataclass
 class _Pass:
-    """Seconds of one forward and backward, and the rows before the layer that was looked at."""
+    """Seconds of one forward and backward, those of layers for one of them, and the rows before `layer`."""
 
     embed_s: float = 0.0
     embed_backward_s: float = 0.0
@@ -158,6 +163,7 @@ class _Pass:
 
 
 def _passes(model: PreTrainedModel, made: Batch, *, layer: int) -> list[_Pass]:
+    """Gradients accumulate from one to the next, as those of micro-batches do."""
     model.train()
     model.requires_grad_(True)
     found = [_one_pass(model, made, layer=layer) for _ in range(_ROUNDS + 1)]
@@ -166,22 +172,32 @@ def _passes(model: PreTrainedModel, made: Batch, *, layer: int) -> list[_Pass]:
 
 
 def _one_pass(model: PreTrainedModel, made: Batch, *, layer: int) -> _Pass:
-    """The model's parts, each with a graph of its own, so that each backward can be timed alone."""
-    layers = layers_of(model)
-    found, seen = _Pass(), dict[str, tuple[tuple[Tensor, ...], dict[str, object]]]()
-    began_s = _clock_s()
-    at: dict[str, float] = {}
+    """Embeddings, layers and head with a graph of their own each, so that each backward is timed alone.
 
-    def enter(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, object]) -> None:
+    All layers together: one alone would find in a processor's caches what a run does not.
+    """
+    layers = layers_of(model)
+    found = _Pass()
+    at: dict[str, float] = {}
+    ends: dict[str, tuple[Tensor, Tensor]] = {}  # the tensor with its graph, and without
+
+    def cut_off(name: str, h_BTD: Tensor) -> Tensor:
+        ends[name] = h_BTD, h_BTD.detach().requires_grad_(True)
+        return ends[name][1]
+
+    def enter(
+        _: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[Tensor, ...], dict[str, object]]:
         at["embedded"] = _clock_s()
-        seen["first"] = args, kwargs
+        h_BTD = cut_off("embedded", _hidden(args, kwargs))
+        return ((h_BTD, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": h_BTD})
 
     def look(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, object]) -> None:
-        seen["layer"] = args, kwargs
+        found.rows_ND = _hidden(args, kwargs).detach()
 
     def leave(_: nn.Module, __: tuple[Tensor, ...], output: object) -> object:
+        h_BTD = cut_off("left", _first(output))
         at["left"] = _clock_s()
-        h_BTD = _first(output).detach().requires_grad_(True)
         return (h_BTD, *output[1:]) if isinstance(output, tuple) else h_BTD
 
     hooks = [
@@ -189,6 +205,7 @@ def _one_pass(model: PreTrainedModel, made: Batch, *, layer: int) -> _Pass:
         layers[layer].register_forward_pre_hook(look, with_kwargs=True),
         layers[-1].register_forward_hook(leave),
     ]
+    began_s = _clock_s()
     try:
         output = model(**made.inputs, **made.labels)
     finally:
@@ -197,21 +214,18 @@ def _one_pass(model: PreTrainedModel, made: Batch, *, layer: int) -> _Pass:
     output["loss"].backward()
     found.head_s = _clock_s() - at["left"]
     found.embed_s = at["embedded"] - began_s
-    embedded_BTD = _hidden(*seen["first"])
-    with _timed(found, "embed_backward_s"):
-        torch.autograd.backward(embedded_BTD, torch.ones_like(embedded_BTD))
-    args, kwargs = seen["layer"]
-    h_BTD = _hidden(args, kwargs).detach().requires_grad_(True)
-    args, kwargs = (
-        ((h_BTD, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": h_BTD})
-    )
-    with _timed(found, "layer_s"):
-        o_BTD = _first(layers[layer](*args, **kwargs))
-    with _timed(found, "layer_backward_s"):
-        torch.autograd.backward(o_BTD, torch.ones_like(o_BTD))
+    found.layer_s = (at["left"] - at["embedded"]) / len(layers)
+    found.layer_backward_s = _backward_s(*ends["left"]) / len(layers)
+    found.embed_backward_s = _backward_s(*ends["embedded"])
     kept = made.inputs["attention_mask"].bool()
-    found.rows_ND = h_BTD.detach()[kept].contiguous()
+    found.rows_ND = found.rows_ND[kept].contiguous()
     return found
+
+
+def _backward_s(h_BTD: Tensor, leaf_BTD: Tensor) -> float:
+    began_s = _clock_s()
+    torch.autograd.backward(h_BTD, leaf_BTD.grad)
+    return _clock_s() - began_s
 
 
 def _hidden(args: tuple[Tensor, ...], kwargs: dict[str, object]) -> Tensor:
@@ -226,21 +240,14 @@ def _first(output: object) -> Tensor:
     return found
 
 
-@contextmanager
-def _timed(found: _Pass, name: str) -> Iterator[None]:
-    began_s = _clock_s()
-    yield
-    setattr(found, name, _clock_s() - began_s)
-
-
-def _update_s(model: PreTrainedModel, *, layer: int, optimiser: OptimiserSpec) -> float:
-    """The optimiser's work on a copy of one layer."""
-    copied = copy.deepcopy(layers_of(model)[layer])
+def _update_s(weights: Iterable[nn.Parameter], *, optimiser: OptimiserSpec) -> float:
+    """The optimiser's work on copies of `weights`."""
+    copied = [nn.Parameter(weight.detach().clone()) for weight in weights]
     schedule = ScheduleSpec("constant", 0, 1 + _ROUNDS)
-    stepper = build_stepper(copied.parameters(), optimiser=optimiser, schedule=schedule)
+    stepper = build_stepper(copied, optimiser=optimiser, schedule=schedule)
     seconds = []
     for _ in range(1 + _ROUNDS):
-        for weight in copied.parameters():
+        for weight in copied:
             weight.grad = torch.ones_like(weight)
         began_s = _clock_s()
         stepper.step()

@@ -135,6 +135,7 @@ def prepare(job: Job) -> Prepared:
         noise=_noise(job, data),
         order=job.schedule.order,
         in_flight=job.schedule.in_flight,
+        overlap=job.schedule.overlap,
     )
     data = _protected(job, data, secret=bytes.fromhex(claim.labels))
     return Prepared(run=run, data=data, cut=cut, model=local, bases=bases)

@@ -1,4 +1,4 @@
-"""The trusted party's work on a stretch of steps that overlap, for a schedule.staleness above 0.
+"""The trusted party's work on a stretch of steps that interleave, for a schedule.staleness above 0.
 
 As the engine's own loop over one step, with two differences: the next step's activations leave before
 this one's gradients are back, and every micro-batch runs with the version of the weights that its step
@@ -24,7 +24,7 @@ from splitlearn.engine.seeds import seeded
 from splitlearn.engine.talk import Talk
 from splitlearn.engine.versions import Versions
 from splitlearn.pipeline import Action, Op
-from splitlearn.pipeline.stretch import overlapped, until_drained
+from splitlearn.pipeline.stretch import interleaved, until_drained
 from splitlearn.roles import Kind
 from splitlearn.session import MAX_UNSETTLED
 from splitlearn.tasks.batches import Batch
@@ -63,7 +63,7 @@ class _Step:
 def staleness_of(offer: Offer) -> int:
     """By how many steps weights may be behind.
 
-    In mode "features" what crosses the cuts depends on no trained weight, so overlapping steps go
+    In mode "features" what crosses the cuts depends on no trained weight, so interleaved steps go
     with the newest ones: they change no number.
     """
     return 0 if offer.mode == "features" else offer.schedule.staleness
@@ -104,7 +104,7 @@ class Stretch:
             kinds=2 if offer.mode == "features" else 4 if offer.returns_input_gradient else 3,
             most=MAX_UNSETTLED,
         )
-        for turn in overlapped(
+        for turn in interleaved(
             counts,
             staleness=offer.schedule.staleness,
             in_flight=run.in_flight,
@@ -119,6 +119,7 @@ class Stretch:
                 self._act(turn.action, number)
 
     def _tell(self, number: int) -> None:
+        self.talk.flush()
         before, self._mark = self._mark, self._now()
         seconds, sent, received = (b - a for a, b in zip(before, self._mark, strict=True))
         loss = self.kept.pop(number).mean.item()

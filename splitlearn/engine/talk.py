@@ -1,10 +1,12 @@
 """What a party says and hears: session, gate and channel of one peer in one pair of hands.
 
 Every send passes the gate and every receive the session; a wait that ends says for whom, at which
-step and for which message it waited.
+step and for which message it waited. Tensors are encoded and sent beside the engine's thread, if it
+asks so.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -14,6 +16,7 @@ from torch import Tensor
 from splitlearn.audit import Dp
 from splitlearn.channel.base import Channel, PeerRestarted
 from splitlearn.codecs.base import Codec
+from splitlearn.engine.courier import Courier
 from splitlearn.errors import AuditError, ChannelError, RefusedError
 from splitlearn.gate import Gate, Outcome, Private
 from splitlearn.roles import Kind
@@ -29,6 +32,8 @@ __all__ = ["Talk"]
 class Talk:
     """One conversation with one peer. Deadlines are seconds.
 
+    overlap: whether `say_soon` uses another thread. What comes meanwhile may then stand before it in the
+    log, or after it: the log's order is one of several, each of which is what happened.
     sent, received: bytes of whole frames by kind, as logged.
     """
 
@@ -36,8 +41,12 @@ class Talk:
     session: Session
     gate: Gate
     deadline_s: float
+    overlap: bool = True
     sent: Counter[Kind] = field(default_factory=Counter)
     received: Counter[Kind] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._courier = Courier(f"courier to {self.channel.peer}")
 
     def say(
         self,
@@ -51,7 +60,54 @@ class Talk:
         dp: Dp | None = None,
         keep: bool = False,
     ) -> int:
-        """Pass the gate and hand over to the channel; the message's sequence number."""
+        """Pass the gate and hand over to the channel, after all before it; the sequence number."""
+        self._courier.flush()
+        return self._say(
+            kind, meta, tensor, codec=codec, parts=parts, private=private, dp=dp, keep=keep
+        )
+
+    def say_soon(
+        self,
+        kind: Kind,
+        meta: Meta,
+        make: Callable[[], Tensor],
+        *,
+        codec: Codec,
+        private: Private | None = None,
+        dp: Dp | None = None,
+        keep: bool = False,
+    ) -> None:
+        """As `say`, in another thread, in which `make` gives the rows: nobody may change them meanwhile.
+
+        What goes wrong is raised at the next word, said or heard.
+        """
+
+        def errand() -> int:
+            return self._say(
+                kind, meta, make(), codec=codec, parts=None, private=private, dp=dp, keep=keep
+            )
+
+        if self.overlap:
+            self._courier.put(errand)
+        else:
+            errand()
+
+    def flush(self) -> None:
+        """Wait until all is said; raises what went wrong."""
+        self._courier.flush()
+
+    def _say(
+        self,
+        kind: Kind,
+        meta: Meta,
+        tensor: Tensor | None,
+        *,
+        codec: Codec | None,
+        parts: tuple[Part, ...] | None,
+        private: Private | None,
+        dp: Dp | None,
+        keep: bool,
+    ) -> int:
         released = self.gate.release(
             kind,
             meta=meta,
@@ -74,7 +130,7 @@ class Talk:
     def hear(self, *awaited: Kind) -> Frame:
         """The next frame; `awaited` is only for the error message if none comes in time."""
         try:
-            frame = self.channel.receive(timeout_s=self.deadline_s)
+            frame = self._receive()
         except PeerRestarted:
             raise
         except ChannelError as error:
@@ -82,6 +138,15 @@ class Talk:
             raise ChannelError(f"{error}; awaited {names} of {self._where()}") from error
         self.admit(frame)
         return frame
+
+    def _receive(self) -> Frame:
+        self._courier.check()
+        try:
+            return self.channel.receive(timeout_s=0)
+        except ChannelError:
+            # Nothing yet. Before we wait we see to it that what is awaited was asked for.
+            self._courier.flush()
+            return self.channel.receive(timeout_s=self.deadline_s)
 
     def admit(self, frame: Frame) -> None:
         """Take a frame that has come: legal now, allowed and logged, or an error."""
@@ -98,6 +163,7 @@ class Talk:
 
     def end(self, error: BaseException | None) -> None:
         """Close the gate's account of this conversation; `error` is what ended it, if anything did."""
+        self._courier.close()
         with suppress(AuditError):  # a dead log has already stopped the run, with a better sentence
             self.gate.close(outcome=_outcome(error))
 

@@ -76,7 +76,8 @@ class TrustedRun:
     by group name, and the bases of codecs as "bases"; entrance and exit: columns of what is sent and
     what comes back; packed: whether padding is left out; every: steps between checkpoints; noise: on
     what labels decide, where the job asks for it; order, in_flight: schedule of a step's
-    micro-batches, and activations under way at once.
+    micro-batches, and activations under way at once; overlap: whether they are encoded, logged and sent
+    beside the sums.
     """
 
     offer: Offer
@@ -90,6 +91,7 @@ class TrustedRun:
     noise: LabelNoise | None = None
     order: str = "1f1b"
     in_flight: int = IN_FLIGHT
+    overlap: bool = True
 
 
 class TrustedEngine:
@@ -185,6 +187,7 @@ class TrustedEngine:
         if self._talk is not None:
             return
         run, session = self.run, Session(me=Role.TRUSTED, peer=Role.COMPUTE)
+        self._channel.renew()
         if not self._checkpoints.held():
             self._save(0)
         mine = self._checkpoints.held()
@@ -194,6 +197,7 @@ class TrustedEngine:
             session=session,
             gate=self._open_gate(offer, session),
             deadline_s=run.deadline_s,
+            overlap=run.overlap,
             sent=self.sent,
             received=self.received,
         )
@@ -263,7 +267,7 @@ class TrustedEngine:
                 self._observe(Saved(done))
 
     def _stretch(self) -> Stretch:
-        """For steps that overlap: the same work, in an order that goes across them."""
+        """For steps that interleave: the same work, in an order that goes across them."""
 
         def updated(done: StepDone) -> None:
             self.losses.append(done.loss)
@@ -312,6 +316,7 @@ class TrustedEngine:
                 g_BTD = self._link.receive(Kind.INPUT_GRADIENT, batch, place)
                 torch.autograd.backward(flights.pop(i)[1], g_BTD)
         self._stepper.step()
+        talk.flush()
         self.losses.append(mean.item())
         self.step_s.append(time.perf_counter() - began)
         self._observe(

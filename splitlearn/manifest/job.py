@@ -103,8 +103,8 @@ class Job(Table):
         )
 
     def _deciding_schedule(self) -> dict[str, object]:
-        """Of the schedule, what a number depends on; a run may be resumed with other orders."""
-        exact = {"order", "in_flight", "staleness"}
+        """Of the schedule, what a number depends on; a run may be resumed with another order."""
+        exact = {"order", "in_flight", "overlap", "staleness"}
         settings = self.schedule.model_dump(exclude=exact)
         if staleness := self.schedule.staleness:
             # A step after a checkpoint's drain uses newer weights than it would without.

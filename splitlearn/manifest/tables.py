@@ -192,6 +192,11 @@ class ScheduleTable(Table):
             "to 4; each keeps a copy more of what trains"
         ),
     )
+    overlap: bool = Field(
+        default=True,
+        description="true: encode, log and send beside the sums; false: all in turn, so that a log "
+        "written again has the same order",
+    )
 
 
 class CheckpointTable(Table):

@@ -106,7 +106,7 @@ class Run:
     """What a simulation found. ends_s: when the trusted party was done with each step.
 
     left_out: first steps that say nothing of the long run: the one that finds everybody idle, or, where
-    steps overlap, all up to the first drain, for before it later steps have begun.
+    steps interleave, all up to the first drain, for before it later steps have begun.
     """
 
     spans: tuple[Span, ...]

@@ -80,7 +80,7 @@ _LENGTH_BYTES = 2
 _WIRE_OVERHEAD = 1.004
 
 # Frames untaken in one direction, and messages between settlements, as the engine has them: where steps
-# overlap, as many as the session allows.
+# interleave, as many as the session allows.
 _WINDOW = 32
 _SETTLE_MESSAGES = 128
 _STRETCH_MESSAGES = 256
@@ -128,7 +128,7 @@ def chain_of(setting: Setting, *, speeds: Speeds, link: Link) -> Chain:
     stage = StageCosts(
         inside * Line(*peer.layer).at(padded) + activation.in_s(peer) + output.out_s(peer)
     )
-    trains = above
+    trains, ends_s = above, 0.0
     if setting.gradients:
         top_s += gradient.out_s(trusted)
         back_s = inside * Line(*peer.layer_backward).at(padded) + gradient.in_s(peer)
@@ -137,7 +137,7 @@ def chain_of(setting: Setting, *, speeds: Speeds, link: Link) -> Chain:
         )
     bottom_backward_s = 0.0
     if setting.returns:
-        trains += setting.first
+        trains, ends_s = trains + setting.first, trusted.ends_update_s
         bottom_backward_s = (
             setting.first * Line(*trusted.layer_backward).at(padded)
             + Line(*trusted.ends_backward).at(padded)
@@ -157,7 +157,7 @@ def chain_of(setting: Setting, *, speeds: Speeds, link: Link) -> Chain:
         input_gradient=input_gradient.size if setting.returns else None,
         up=link.up,
         down=link.down,
-        update_s=trains * trusted.layer_update_s,
+        update_s=trains * trusted.layer_update_s + ends_s,
         stage_update_s=inside * peer.layer_update_s if setting.gradients else 0.0,
         window=_WINDOW,
         settle_messages=_STRETCH_MESSAGES if setting.staleness else _SETTLE_MESSAGES,
@@ -168,7 +168,7 @@ def chain_of(setting: Setting, *, speeds: Speeds, link: Link) -> Chain:
 def limit_s(chain: Chain) -> float:
     """No step of this chain is shorter, whatever its schedule.
 
-    Where steps overlap, their round trips do too; of so many at once none is shorter than alone.
+    Where steps interleave, their round trips do too; of so many at once none is shorter than alone.
     """
     alone_s = _drained_limit_s(chain)
     if not chain.staleness:
@@ -245,12 +245,16 @@ class _Message:
 
     def out_s(self, party: PartySpeeds) -> float:
         coding_s = self.float_bytes / (1e6 * self.codec.encode_mb_s)
-        return Line(*party.message).at(self.float_bytes) + coding_s
+        return Line(*party.message).at(self.float_bytes) + coding_s + self._carried_s(party)
 
     def in_s(self, party: PartySpeeds) -> float:
         coding_s = self.float_bytes / (1e6 * self.codec.decode_mb_s)
         # No rows are judged on the way in that were judged on the way out; the log is the same.
-        return Line(*party.message).fixed_s + coding_s
+        return Line(*party.message).fixed_s + coding_s + self._carried_s(party)
+
+    def _carried_s(self, party: PartySpeeds) -> float:
+        # On a core of its own the channel's thread would cost nothing; a party may not have one.
+        return Line(*party.carry).at(self.size)
 
 
 def _codec(speeds: Speeds, name: str) -> CodecSpeed:

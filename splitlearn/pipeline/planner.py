@@ -23,7 +23,7 @@ __all__ = [
     "late_messages",
     "leakage",
     "one",
-    "overlapping",
+    "interleaved",
     "plan",
     "settings",
 ]
@@ -78,7 +78,7 @@ class Closed:
 
 # Steps simulated for a figure: the first finds everybody idle, and settlements come every few.
 _STEPS = 6
-# What overlapping steps have to save, of a step's time, to be worth a word.
+# What interleaved steps have to save, of a step's time, to be worth a word.
 _WORTH = 0.05
 # The most examples a micro-batch need not have: a smaller one wastes a layer's fixed cost.
 _MOST_PIECES = 64
@@ -153,7 +153,7 @@ def one(setting: Setting, *, speeds: Speeds, link: Link) -> Plan:
     return Plan(setting, figures, _simulated(figures.chain))
 
 
-def overlapping(found: Plan, *, speeds: Speeds, link: Link) -> Plan | None:
+def interleaved(found: Plan, *, speeds: Speeds, link: Link) -> Plan | None:
     """The same with a staleness of 1, if its steps are shorter by more than a twentieth.
 
     For information: a staleness changes the numbers, so no plan has one that the job has not.
@@ -165,7 +165,7 @@ def overlapping(found: Plan, *, speeds: Speeds, link: Link) -> Plan | None:
 
 
 def _simulated(chain: Chain) -> Run:
-    """Where steps overlap, whole stretches and two at least: each ends with a drain."""
+    """Where steps interleave, whole stretches and two at least: each ends with a drain."""
     if not chain.staleness:
         return simulate(chain, steps=_STEPS)
     stretch = max(1, chain.settle_messages // chain.messages)

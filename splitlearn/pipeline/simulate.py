@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from splitlearn.pipeline.chain import COMPUTE, RELAY, TRUSTED, Chain, Run
 from splitlearn.pipeline.schedule import ORDERS, Op
-from splitlearn.pipeline.stretch import Turn, overlapped, until_drained
+from splitlearn.pipeline.stretch import Turn, interleaved, until_drained
 from splitlearn.pipeline.world import Message, Process, Put, Take, Work, World
 
 __all__ = ["simulate"]
@@ -132,7 +132,7 @@ def _turns(chain: Chain, *, steps: int) -> Iterator[tuple[Turn, bool]]:
     first = 0
     while first < steps:
         stretch = _stretch(chain, steps - first)
-        turns = overlapped(
+        turns = interleaved(
             stretch,
             staleness=chain.staleness,
             in_flight=chain.in_flight,

@@ -10,7 +10,9 @@ layer_backward = [3e-4, 1.2e-5]
 ends = [1e-3, 1e-6]           # embeddings forward, head and loss forward and backward
 ends_backward = [1e-4, 1e-6]  # embeddings backward
 layer_update_s = 1e-4         # optimiser step of a layer
+ends_update_s = 1e-4          # and of embeddings and head
 message = [1e-3, 5e-10]       # a message without its codec: gate, log, frame; seconds a float32 byte
+carry = [5e-4, 2e-9]          # a frame through TLS and gRPC, at one end; seconds a byte of the frame
 [compute]                 # left out: as fast as the trusted party
 [codecs]                  # on this model's rows: [float32 bytes / bytes, error, encode MB/s, decode MB/s]
 "int8+zstd" = [4.7, 0.012, 900.0, 1900.0]
@@ -64,7 +66,9 @@ class PartySpeeds(Table):
     ends: LineField = Field(default=(0.0, 0.0), description=_LINE)
     ends_backward: LineField = Field(default=(0.0, 0.0), description=_LINE)
     layer_update_s: float = Field(default=0.0, ge=0, le=3600, description="seconds")
+    ends_update_s: float = Field(default=0.0, ge=0, le=3600, description="seconds")
     message: LineField = Field(default=(0.0, 0.0), description=_LINE)
+    carry: LineField = Field(default=(0.0, 0.0), description=_LINE)
 
 
 _CODEC = "four numbers: float32 bytes over bytes, relative error, MB/s of encoding and of decoding"
@@ -136,7 +140,9 @@ def write_speeds(speeds: Speeds) -> str:
     ends = [0.0, 0.0]
     ends_backward = [0.0, 0.0]
     layer_update_s = 0.0
+    ends_update_s = 0.0
     message = [0.0, 0.0]
+    carry = [0.0, 0.0]
     <BLANKLINE>
     """
     lines = [f"{key} = {getattr(speeds, key)!r}" for key in ("tokens", "padded", "layers", "width")]

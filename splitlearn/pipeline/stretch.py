@@ -1,7 +1,7 @@
-"""In which order a trusted party works where steps overlap: schedule.staleness above 0.
+"""In which order a trusted party works where steps interleave: schedule.staleness above 0.
 
 Pure, as `schedule` is: counts in, turns out, whatever the link does. A stretch is a row of steps that
-overlap; between two stretches everything is drained, nothing is under way and the parties may save,
+interleave; between two stretches everything is drained, nothing is under way and the parties may save,
 settle or evaluate. Where a stretch ends follows from the counts alone, so that a run resumed at a
 checkpoint has the stretches that it had before.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from splitlearn.pipeline.schedule import Action, Op
 
-__all__ = ["Turn", "overlapped", "until_drained"]
+__all__ = ["Turn", "interleaved", "until_drained"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def until_drained(
             return
 
 
-def overlapped(
+def interleaved(
     counts: Iterable[int], *, staleness: int, in_flight: int, backward: bool, order: str
 ) -> Iterator[Turn]:
     """A stretch of steps with these numbers of micro-batches, `staleness` steps more than one at once.
@@ -60,7 +60,7 @@ def overlapped(
     takes outputs first; no number depends on it.
 
     >>> [f"{t.action.op.value}{t.step}" if t.action else f"update{t.step}"
-    ...  for t in overlapped([1, 1, 1], staleness=1, in_flight=4, backward=False, order="1f1b")]
+    ...  for t in interleaved([1, 1, 1], staleness=1, in_flight=4, backward=False, order="1f1b")]
     ... # doctest: +NORMALIZE_WHITESPACE
     ['bottom0', 'bottom1', 'top0', 'update0', 'bottom2', 'top1', 'update1', 'top2', 'update2']
     """

@@ -200,7 +200,7 @@ def test_a_dialler_that_missed_the_bye_is_told_when_it_comes_back(
 # A peer that restarts
 
 
-def test_a_restarted_dialler_is_told_once_to_the_listening_survivor(
+def test_a_restarted_dialler_is_told_to_the_listening_survivor(
     listener: Listener, trusted: Identity, compute: Identity, message: Message
 ) -> None:
     first = dial(listener, trusted, compute.name, run="demo")
@@ -212,6 +212,7 @@ def test_a_restarted_dialler_is_told_once_to_the_listening_survivor(
     second = dial(listener, trusted, compute.name, run="demo")
     with pytest.raises(PeerRestarted, match=r"trusted\.alpha.*new process"):
         survivor.receive(timeout_s=WAIT_S)
+    survivor.renew()
     second.send(message(0), deadline_s=WAIT_S)
     assert survivor.receive(timeout_s=WAIT_S).seq == 0
     survivor.send(message(0, size=10), deadline_s=WAIT_S)
@@ -220,7 +221,7 @@ def test_a_restarted_dialler_is_told_once_to_the_listening_survivor(
     survivor.close()
 
 
-def test_a_restarted_listener_is_told_once_to_the_dialling_survivor(
+def test_a_restarted_listener_is_told_to_the_dialling_survivor(
     trusted: Identity, compute: Identity, message: Message
 ) -> None:
     roles = frozenset({Role.TRUSTED})
@@ -238,6 +239,7 @@ def test_a_restarted_listener_is_told_once_to_the_dialling_survivor(
         proxy.heal()
         with pytest.raises(PeerRestarted, match=r"compute\.beta"):
             survivor.receive(timeout_s=WAIT_S)
+        survivor.renew()
         again = new.accept(timeout_s=WAIT_S)
         survivor.send(message(7), deadline_s=WAIT_S)
         assert again.receive(timeout_s=WAIT_S).seq == 7
@@ -262,7 +264,7 @@ PEER = """
 """
 
 
-def test_a_killed_and_restarted_process_is_told_once(
+def test_a_killed_and_restarted_process_is_told(
     trusted: Identity, compute: Identity, message: Message
 ) -> None:
     def start() -> tuple[subprocess.Popen[str], int]:
@@ -292,6 +294,7 @@ def test_a_killed_and_restarted_process_is_told_once(
         proxy.retarget(("127.0.0.1", port))
         with pytest.raises(PeerRestarted):
             channel.receive(timeout_s=WAIT_S)
+        channel.renew()
         channel.send(message(0, size=5), deadline_s=WAIT_S)
         assert channel.receive(timeout_s=WAIT_S).raw == message(0, size=5).raw
         channel.close(reason="done")

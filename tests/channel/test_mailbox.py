@@ -195,15 +195,19 @@ def test_a_late_acknowledgement_is_asked_for_at_the_next_take() -> None:
     assert box.ack_soon()
 
 
-def test_a_restart_is_told_once_and_leaves_a_fresh_mailbox() -> None:
+def test_a_restart_is_told_until_somebody_renews_and_leaves_a_fresh_mailbox() -> None:
     box = make()
     put(box, 0)
     deliver(box, 0)
     box.restart()
-    with pytest.raises(PeerRestarted, match="new process"):
-        box.take(timeout_s=NOW_S)
+    for _ in range(2):
+        with pytest.raises(PeerRestarted, match="new process"):
+            box.take(timeout_s=NOW_S)
+        with pytest.raises(PeerRestarted, match="new process"):
+            put(box, 1)
     assert box.received == 0
     box.attach(received=0, window=2)
+    box.renew()
     put(box, 40)
     assert written(box) == [40]
     deliver(box, 50)
@@ -230,8 +234,20 @@ def test_a_restart_wakes_everybody_who_waits() -> None:
     receiver.join()
     assert isinstance(sent[0], PeerRestarted)
     assert isinstance(received[0], PeerRestarted)
+    box.renew()
     with pytest.raises(ChannelError, match="sent nothing"):
         box.take(timeout_s=NOW_S)
+
+
+def test_what_comes_from_the_new_process_before_it_is_known_is_not_lost() -> None:
+    box = make()
+    box.restart()
+    box.attach(received=0, window=2)
+    deliver(box, 3)
+    with pytest.raises(PeerRestarted):
+        box.take(timeout_s=NOW_S)
+    box.renew()
+    assert box.take(timeout_s=NOW_S).seq == 3
 
 
 def test_after_a_good_end_what_came_can_be_taken_and_nothing_put() -> None:

@@ -1,5 +1,6 @@
 """The compute party's answers: what it takes for weights, where it goes on from, what it refuses."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,7 @@ from splitlearn.wire.messages import (
 )
 from splitlearn.wire.tensors import encode
 from tests.rig import (
+    Around,
     ComputeThread,
     Party,
     batch_of,
@@ -58,6 +60,30 @@ SFT = Cut(1, 3, upper=Bottleneck("sft", 4))
 
 def made(*, cut: Cut = CUT, seed: int = 0, total: int = 2, run: str = "run") -> TrustedRun:
     return trusted_run(tiny_model("bert", seed=seed), cut=cut, total=total, run=run)
+
+
+@dataclass
+class Polite(Around):
+    """Hands nothing on but activations before the engine has answered those: who pushes frames in at
+    once did not wait for answers, as a peer does.
+    """
+
+    owed: int = 0
+
+    def __post_init__(self) -> None:
+        self.answered = threading.Semaphore(0)
+
+    def send(self, released: Released, *, deadline_s: float) -> None:
+        self.inner.send(released, deadline_s=deadline_s)
+        if released.kind in {Kind.OUTPUT, Kind.INPUT_GRADIENT}:
+            self.answered.release()
+
+    def receive(self, *, timeout_s: float) -> frames.Frame:
+        frame = self.inner.receive(timeout_s=timeout_s)
+        while frame.kind is not Kind.ACTIVATION and self.owed:
+            self.owed = self.owed - 1 if self.answered.acquire(timeout=1) else 0
+        self.owed += frame.kind in {Kind.ACTIVATION, Kind.GRADIENT}
+        return frame
 
 
 @dataclass
@@ -101,7 +127,7 @@ def desk_at(folder: Path, *, models: tuple[Path, ...] = ()) -> Desk:
     ours, theirs = pair()
     place = RunPlace(party.folder / "checkpoints", party.folder / "received", models)
     engine = ComputeEngine(
-        theirs,
+        Polite(theirs),
         open_gate=party.gate,
         place_of=lambda _: place,
         deadline_s=0.2,

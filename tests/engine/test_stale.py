@@ -1,4 +1,4 @@
-"""Overlapping steps of a whole run: repeated, killed, watched, and offered by a peer without manners.
+"""Interleaved steps of a whole run: repeated, killed, watched, and offered by a peer without manners.
 
 That the numbers are right is in tests/exactness/test_stale.py.
 """
@@ -87,7 +87,8 @@ def test_the_next_steps_activations_leave_before_this_ones_gradients_are_back(
     ours, theirs = pair()
     spoken = Spoken(ours)
     thread = ComputeThread(compute_party(tmp_path), theirs)
-    engine = trusted_engine(made(total=4, staleness=1), trusted_party(tmp_path), spoken)
+    run = replace(made(total=4, staleness=1), overlap=False)
+    engine = trusted_engine(run, trusted_party(tmp_path), spoken)
     engine.train(batches)
     engine.finish()
     thread.join(20)

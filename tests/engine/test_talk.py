@@ -10,13 +10,15 @@ import torch
 from splitlearn.audit.log import read_lines
 from splitlearn.audit.records import RunClose, decode
 from splitlearn.channel import Channel, PeerRestarted, pair
+from splitlearn.codecs import build
 from splitlearn.codecs.base import to_part
 from splitlearn.engine.talk import Talk
 from splitlearn.errors import ChannelError, RefusedError, SessionError
+from splitlearn.gate import Private
 from splitlearn.roles import Kind, Role
 from splitlearn.session import Session
 from splitlearn.split.cut import Cut
-from splitlearn.wire.messages import Accept, Empty, Offer, Resume, Shard
+from splitlearn.wire.messages import Accept, Empty, Offer, Resume, Shard, StepTensor
 from tests.rig import Party, compute_party, trusted_party, trusted_run
 from tests.tiny import tiny_model
 
@@ -176,3 +178,68 @@ def test_a_kind_without_a_payload_needs_none(make: Callable[..., Two]) -> None:
     two.gpuhost.hear(Kind.RESUME)
     two.gpuhost.say(Kind.READY, Empty())
     assert two.clinic.hear(Kind.READY).meta == Empty()
+
+
+def opened(make: Callable[..., Two]) -> Two:
+    """A conversation in which activations may be said."""
+    two = make()
+    two.agree()
+    two.clinic.say(Kind.RESUME, Resume(0, 0))
+    two.gpuhost.hear(Kind.RESUME)
+    two.gpuhost.say(Kind.READY, Empty())
+    two.clinic.hear(Kind.READY)
+    return two
+
+
+def soon(two: Two, x_ND: torch.Tensor, *, i: int = 0) -> None:
+    meta = StepTensor(0, i, 2, "train", x_ND.shape[0], True, (x_ND.shape[0],), 0)
+    ids = torch.arange(x_ND.shape[0]).view(1, -1).numpy()
+    private = Private(ids=ids, labels=(), lengths=(x_ND.shape[0],))
+    two.clinic.say_soon(
+        Kind.ACTIVATION, meta, lambda: x_ND, codec=build("identity"), private=private
+    )
+
+
+def test_what_is_said_soon_comes_in_order_before_what_is_said(make: Callable[..., Two]) -> None:
+    two = opened(make)
+    rows = [torch.full((3, 32), float(i)).add_(torch.rand(3, 32)) for i in (0, 1)]
+    for i in (0, 1):
+        soon(two, rows[i], i=i)
+    two.clinic.flush()
+    for i in (0, 1):
+        frame = two.gpuhost.hear(Kind.ACTIVATION)
+        heard = two.gpuhost.tensor(frame, codec=build("identity"), rows=3, width=32)
+        assert torch.equal(heard, rows[i])
+    assert two.clinic.sent[Kind.ACTIVATION] == two.gpuhost.received[Kind.ACTIVATION]
+
+
+def test_what_is_refused_in_the_other_thread_is_raised_at_the_next_word(
+    make: Callable[..., Two],
+) -> None:
+    two = opened(make)
+    soon(two, torch.full((3, 32), float("nan")))
+    with pytest.raises(RefusedError, match="NaN"):
+        two.clinic.hear(Kind.OUTPUT)
+    assert Kind.ACTIVATION not in two.clinic.sent
+    with pytest.raises(ChannelError):
+        two.gpuhost.hear(Kind.ACTIVATION)
+
+
+def test_without_overlap_it_is_raised_at_once(make: Callable[..., Two]) -> None:
+    two = opened(make)
+    two.clinic.overlap = False
+    with pytest.raises(RefusedError, match="NaN"):
+        soon(two, torch.full((3, 32), float("nan")))
+
+
+def test_nothing_of_an_ended_conversation_is_sent(make: Callable[..., Two]) -> None:
+    """Neither what was asked for before the end nor, gate shut, after it."""
+    two = opened(make)
+    two.gpuhost.channel.restart()  # type: ignore[attr-defined]
+    soon(two, torch.rand(3, 32))
+    with pytest.raises(PeerRestarted):
+        two.clinic.flush()
+    two.clinic.end(PeerRestarted("back"))
+    assert Kind.ACTIVATION not in two.clinic.sent
+    with pytest.raises(PeerRestarted):
+        soon(two, torch.rand(3, 32))

@@ -1,4 +1,4 @@
-"""Overlapping steps against a plain loop over one whole model with explicit versions of its weights.
+"""Interleaved steps against a plain loop over one whole model with explicit versions of its weights.
 
 The loop knows no schedule, no link and no party: step t takes its gradient at the weights after
 max(t - staleness, last drain) steps, and adds its micro-batches up in their order. Losses and final
@@ -84,7 +84,7 @@ def with_versions(
 
 @pytest.mark.parametrize(("order", "in_flight"), [("1f1b", 8), ("1f1b", 1), ("fill-drain", 3)])
 @pytest.mark.parametrize("staleness", [1, 2])
-def test_overlapping_steps_are_a_plain_loop_with_versions(
+def test_interleaved_steps_are_a_plain_loop_with_versions(
     tmp_path: Path, staleness: int, order: str, in_flight: int
 ) -> None:
     check(tmp_path, staleness=staleness, order=order, in_flight=in_flight)

@@ -209,6 +209,7 @@ def answering(raw_of: Callable[[Frame], bytes | None]) -> Script:
             while True:
                 with contextlib.suppress(PeerRestarted):
                     return channel.receive(timeout_s=WAIT_S)
+                channel.renew()
 
         def hear() -> Frame:
             frame = heard()

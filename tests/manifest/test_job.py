@@ -241,7 +241,7 @@ def test_addresses_paths_names_and_contents_are_not_in_the_digest_the_peer_gets(
     assert job(tmp_path).digest() == job(tmp_path, **changes).digest()
 
 
-def test_where_steps_overlap_the_distance_of_checkpoints_decides_the_numbers_too(
+def test_where_steps_interleave_the_distance_of_checkpoints_decides_the_numbers_too(
     tmp_path: Path,
 ) -> None:
     stale: dict[str, Any] = {"schedule": {"staleness": 2}}

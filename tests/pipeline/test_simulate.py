@@ -156,7 +156,7 @@ def test_without_delay_there_is_nothing_to_gain_but_the_peers_idle_time() -> Non
 
 
 @given(c=chains, staleness=st.integers(1, 4))
-def test_overlapping_steps_are_no_shorter_than_the_busiest_allows(c: Chain, staleness: int) -> None:
+def test_interleaved_steps_are_no_shorter_than_the_busiest_allows(c: Chain, staleness: int) -> None:
     steps = 6
     found = simulate(replace(c, staleness=staleness), steps=steps)
     end_s = max(span.end_s for span in found.spans)

@@ -1,4 +1,4 @@
-"""Stretches of overlapping steps against what any legal order has to satisfy."""
+"""Stretches of interleaved steps against what any legal order has to satisfy."""
 
 from collections.abc import Iterator
 from itertools import count, islice, repeat
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from splitlearn.pipeline.schedule import ORDERS, Action, Op
-from splitlearn.pipeline.stretch import Turn, overlapped, until_drained
+from splitlearn.pipeline.stretch import Turn, interleaved, until_drained
 
 sizes = st.lists(st.integers(1, 6), min_size=1, max_size=8)
 ahead = st.integers(1, 4)
@@ -21,7 +21,7 @@ def test_each_micro_batch_passes_each_stage_once_in_order_and_each_step_is_appli
     counts: list[int], staleness: int, w: int, backward: bool, order: str
 ) -> None:
     turns = list(
-        overlapped(counts, staleness=staleness, in_flight=w, backward=backward, order=order)
+        interleaved(counts, staleness=staleness, in_flight=w, backward=backward, order=order)
     )
     every = [(step, i) for step, n in enumerate(counts) for i in range(n)]
     for op in Op:
@@ -47,7 +47,7 @@ def test_no_more_than_the_window_is_in_flight_and_no_more_steps_than_agreed_are_
     counts: list[int], staleness: int, w: int, backward: bool, order: str
 ) -> None:
     in_flight = applied = newest = 0
-    for turn in overlapped(
+    for turn in interleaved(
         counts, staleness=staleness, in_flight=w, backward=backward, order=order
     ):
         if turn.action is None:
@@ -66,7 +66,7 @@ def test_no_more_messages_lie_untaken_than_the_channels_window_is_made_for(
     """Answers come in the order of what was sent; an awaited one takes all before it out."""
     sent: list[tuple[Op, int, int]] = []
     taken = 0
-    for turn in overlapped(counts, staleness=staleness, in_flight=w, backward=True, order=order):
+    for turn in interleaved(counts, staleness=staleness, in_flight=w, backward=True, order=order):
         if turn.action is None:
             continue
         op, place = turn.action.op, (turn.step, turn.action.micro_batch)
@@ -83,7 +83,7 @@ def test_1f1b_takes_answers_in_the_order_of_what_was_sent(
     counts: list[int], staleness: int, w: int
 ) -> None:
     sent, taken = [], []
-    for turn in overlapped(counts, staleness=staleness, in_flight=w, backward=True, order="1f1b"):
+    for turn in interleaved(counts, staleness=staleness, in_flight=w, backward=True, order="1f1b"):
         match turn.action:
             case Action(Op.BOTTOM, i):
                 sent.append(("output", turn.step, i))
@@ -103,7 +103,7 @@ def test_a_step_is_asked_for_no_earlier_than_it_may_begin() -> None:
             asked.append(step)
             yield 2
 
-    turns = overlapped(counts(), staleness=1, in_flight=8, backward=True, order="1f1b")
+    turns = interleaved(counts(), staleness=1, in_flight=8, backward=True, order="1f1b")
     assert [t.step for t in islice(turns, 4)] == [0, 0, 1, 1]
     assert asked == [0, 1]
 
@@ -136,6 +136,6 @@ def test_stretches_of_an_endless_run_follow_each_other_from_any_checkpoint() -> 
 def test_a_window_or_a_step_of_nothing_is_our_own_mistake() -> None:
     settings = {"staleness": 1, "backward": True, "order": "1f1b"}
     with pytest.raises(ValueError, match="in_flight"):
-        next(overlapped(count(1), in_flight=0, **settings))  # type: ignore[arg-type]
+        next(interleaved(count(1), in_flight=0, **settings))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="0 micro-batches"):
-        next(overlapped([0], in_flight=1, **settings))  # type: ignore[arg-type]
+        next(interleaved([0], in_flight=1, **settings))  # type: ignore[arg-type]
