@@ -244,7 +244,7 @@ def _report(
 ) -> None:
     from rich.console import Console
 
-    from splitlearn.pipeline.planner import late_messages, one, interleaved, settings
+    from splitlearn.pipeline.planner import interleaved, late_messages, one, settings
     from splitlearn.pipeline.planner import plan as search
     from splitlearn.pipeline.timeline import timeline
 

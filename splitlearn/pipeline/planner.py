@@ -20,10 +20,10 @@ __all__ = [
     "Plan",
     "Wanted",
     "closed_forms",
+    "interleaved",
     "late_messages",
     "leakage",
     "one",
-    "interleaved",
     "plan",
     "settings",
 ]
