@@ -205,6 +205,16 @@ def test_what_the_tables_do_not_name_is_refused_at_the_sender(kind: Kind, meta: 
         pair.trusted.stamp(kind, meta)
 
 
+def test_with_a_frozen_bottom_the_next_step_may_begin_right_after_the_last_gradient() -> None:
+    pair = Pair().open(offer(back=False))
+    pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, of=1))
+    pair.say(Role.COMPUTE, Kind.OUTPUT, tensor(0, of=1))
+    with pytest.raises(SessionError, match="not finished"):
+        pair.compute.check(Kind.ACTIVATION, tensor(0, step=1), seq=pair.compute.next_in)
+    pair.say(Role.TRUSTED, Kind.GRADIENT, tensor(0, of=1))
+    pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, step=1))
+
+
 def test_steps_interleave_by_as_many_as_were_agreed_on_and_end_in_their_order() -> None:
     pair = Pair().open(offer(staleness=2))
     for step in range(3):

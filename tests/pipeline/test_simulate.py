@@ -148,6 +148,16 @@ def test_a_staleness_of_one_halves_a_step_that_is_all_delay() -> None:
     assert stale == pytest.approx(100 + 9, rel=0.05)
 
 
+def test_with_a_frozen_bottom_a_step_has_one_round_trip_and_a_staleness_halves_it() -> None:
+    far = Pipe(None, 50.0)
+    c = chain(
+        micro_batches=1, up=far, down=far, gradient=100, input_gradient=None, bottom_backward_s=0
+    )
+    exact, stale = (simulate(replace(c, staleness=s), steps=21).step_s for s in (0, 1))
+    assert 100 <= exact <= 100 + 8
+    assert stale <= exact / 2 + 5
+
+
 def test_without_delay_there_is_nothing_to_gain_but_the_peers_idle_time() -> None:
     c = chain(micro_batches=4)
     exact, stale = (simulate(replace(c, staleness=s), steps=9).step_s for s in (0, 1))
