@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from splitlearn.audit import PartShape, Record
+    from splitlearn.audit import PartShape, Payload, Record
     from splitlearn.audit.dissect import PartView
 
 __all__ = ["POLL_S", "show"]
@@ -103,6 +103,12 @@ def _sleep() -> bool:
     return True
 
 
+def _coded(record: "Payload") -> str:
+    """The codec, and what it lost."""
+    error = f" (error {record.error:.3g})" if record.error else ""
+    return f"{record.codec or '-'}{error}"
+
+
 def _line(index: int, record: "Record") -> str:
     from splitlearn.audit.query import type_of
 
@@ -123,7 +129,7 @@ def _told(record: "Record") -> str:
             kept = "" if record.blob == "withheld" else "  kept"
             told = (
                 f"{record.direction:<3} {record.kind:<14} #{record.message}{step}  "
-                f"{_shapes(record.parts)}  {record.wire_bytes:,} bytes  {record.codec or '-'}  "
+                f"{_shapes(record.parts)}  {record.wire_bytes:,} bytes  {_coded(record)}  "
                 f"{record.verdict} by {', '.join(record.rules)}  {record.peer}{kept}"
             )
         case audit.Denied():

@@ -244,12 +244,20 @@ def _report(
 ) -> None:
     from rich.console import Console
 
+    from splitlearn.manifest import needs_basis
     from splitlearn.pipeline.planner import interleaved, late_messages, one, settings
     from splitlearn.pipeline.planner import plan as search
     from splitlearn.pipeline.timeline import timeline
 
     given = one(_setting(manifest, speeds), speeds=speeds, link=link)
-    pairs = [(a, a, g, g) for a in speeds.codecs for g in speeds.codecs]
+    narrow = (given.setting.lower, given.setting.upper)
+    pairs = [
+        (a, a, g, g)
+        for a in speeds.codecs
+        for g in speeds.codecs
+        # A basis is for whole hidden states.
+        if not needs_basis(g) and not (needs_basis(a) and any(narrow))
+    ]
     best, simulated = search(
         settings(given.setting, layers=speeds.layers, codecs=pairs, move_cuts=move_cuts),
         speeds=speeds,

@@ -186,8 +186,9 @@ class RunMetrics(msgspec.Struct, frozen=True):
 
     losses: one a step, of the whole run. step_s, rows, bytes: of this process; step_s are the wall
     seconds of each of its steps, rows the tokens that crossed the cuts in each phase, sent and
-    received whole frames by kind, channel_*: with handshakes and control. epsilon: what each
-    protection of labels gives, with its delta, releases, unit and neighbouring relation.
+    received whole frames by kind, errors the mean relative error of what each kind sent through its
+    codec, channel_*: with handshakes and control. epsilon: what each protection of labels gives, with
+    its delta, releases, unit and neighbouring relation.
     """
 
     scores: dict[str, float]
@@ -196,6 +197,7 @@ class RunMetrics(msgspec.Struct, frozen=True):
     rows: dict[str, int]
     sent: dict[str, int]
     received: dict[str, int]
+    errors: dict[str, float]
     channel_sent: int
     channel_received: int
     epsilon: tuple[dict[str, str | float], ...] = ()
@@ -346,6 +348,7 @@ def _write_metrics(
         rows=engine.rows,
         sent={kind.value: count for kind, count in sorted(engine.sent.items())},
         received={kind.value: count for kind, count in sorted(engine.received.items())},
+        errors={kind.value: lost / n for kind, (lost, n) in sorted(engine.errors.items())},
         channel_sent=work.channel.bytes_sent,
         channel_received=work.channel.bytes_received,
         epsilon=tuple(msgspec.to_builtins(found) for found in protected),

@@ -195,7 +195,8 @@ class Payload(Entry, frozen=True, kw_only=True, tag="payload"):
     side: names of the metadata fields that travel in clear beside the tensors. wire_bytes: the whole
     frame. commit: HMAC-SHA-256 of the whole frame under the run's salt. binding: SHA-256 of the
     peer's certificate. blob: name of the sealed frame beside the log, where one is kept. dp: the noise in
-    it, none where there is none.
+    it, none where there is none. error: of our own messages, how far what the peer decodes is from the
+    tensor, norm of the difference over the norm; none where nothing is lost.
     """
 
     run: str
@@ -225,6 +226,8 @@ class Payload(Entry, frozen=True, kw_only=True, tag="payload"):
     verdict: Literal["allow"] = "allow"
     rules: tuple[str, ...]
     dp: Dp | None = None
+    # Left out where there is none, as in the records from before there was this field.
+    error: Annotated[float, msgspec.Meta(ge=0)] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Denied(Entry, frozen=True, kw_only=True, tag="denied"):

@@ -19,12 +19,14 @@ __all__ = ["Channel", "PeerRestarted", "Released"]
 class Released:
     """Wire bytes that the gate has let out. Only the gate makes one; a channel sends nothing else.
 
-    raw is the whole frame, header included: the very bytes whose digest stands in the log.
+    raw is the whole frame, header included: the very bytes whose digest stands in the log. error: what
+    its codec lost, norm of the difference over the norm.
     """
 
     kind: Kind
     seq: int
     raw: bytes = field(repr=False)
+    error: float = 0.0
 
 
 class PeerRestarted(ChannelError):

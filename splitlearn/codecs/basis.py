@@ -28,16 +28,26 @@ class Basis:
 
     def into(self, x_ND: Tensor, *, kept: int | None = None) -> Tensor:
         """(N, K): how much of each of the first `kept` vectors is in the rows less the mean."""
-        self._fits(x_ND.shape[1])
-        vectors_KD = self.vectors_DD[:kept]
-        # Sums of larger numbers than this may overflow.
-        x_ND = x_ND.clamp(-_MOST, _MOST) if x_ND.numel() else x_ND
-        return torch.addmm(-(vectors_KD @ self.mean_D), x_ND, vectors_KD.T)
+        x_ND, vectors_KD, mean_K = self._ready(x_ND, kept)
+        return torch.addmm(-mean_K, x_ND, vectors_KD.T)
+
+    def columns(self, x_ND: Tensor) -> Tensor:
+        """(D, N): the same of all vectors, one column after the other."""
+        x_ND, vectors_DD, mean_D = self._ready(x_ND, None)
+        return torch.addmm(-mean_D[:, None], vectors_DD, x_ND.T)
 
     def out_of(self, z_NK: Tensor, *, width: int) -> Tensor:
-        """(N, D): the rows again."""
+        """(N, D): the rows again. `z_NK` may be columns seen as rows."""
         self._fits(width)
         return torch.addmm(self.mean_D, z_NK, self.vectors_DD[: z_NK.shape[1]])
+
+    def _ready(self, x_ND: Tensor, kept: int | None) -> tuple[Tensor, Tensor, Tensor]:
+        self._fits(x_ND.shape[1])
+        vectors_KD = self.vectors_DD[:kept]
+        least, most = torch.aminmax(x_ND) if x_ND.numel() else (0.0, 0.0)
+        if not -_MOST <= float(least) <= float(most) <= _MOST:
+            x_ND = x_ND.clamp(-_MOST, _MOST)
+        return x_ND, vectors_KD, vectors_KD @ self.mean_D
 
     def _fits(self, width: int) -> None:
         if self.vectors_DD.shape != (width, width) or self.mean_D.shape != (width,):
@@ -71,4 +81,5 @@ class Pca:
         return max(1, round(self._share * width))
 
 
+# Sums of larger numbers than this may overflow.
 _MOST = 2.0**110

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from splitlearn.audit import Log
-from splitlearn.codecs import build
+from splitlearn.codecs import Basis, build
 from splitlearn.engine.carrying import carrying
 from splitlearn.engine.optimiser import build_stepper
-from splitlearn.engine.prepare import Data, specs
+from splitlearn.engine.prepare import Data, codec_basis, specs
 from splitlearn.errors import RefusedError
 from splitlearn.gate import Gate, Private
 from splitlearn.identity import PartyName
@@ -61,7 +61,10 @@ _LOOK_STEPS = 4
 def measure_job(
     job: Job, data: Data, model: PreTrainedModel, *, policy: Policy, codecs: Iterable[str]
 ) -> Speeds:
-    """Speeds of this machine at a job's `model`, whole as loaded, on the job's own examples."""
+    """Speeds of this machine at a job's `model`, whole as loaded, on the job's own examples.
+
+    Of `codecs` and of those that the job names; of codecs in a basis if it has a public text.
+    """
     large = min(_MOST_EXAMPLES, len(data.train.examples), max(2, job.schedule.batch_size))
     pad_id = data.tokenizer.pad_token_id
     batches = [
@@ -70,13 +73,17 @@ def measure_job(
     ]
     tokens, padded = _lengths(data)
     optimiser, _ = specs(job, steps=1)
+    layer = job.trunk(layers=len(layers_of(model)))[0]
+    basis = codec_basis(job, model, data.tokenizer, layer=layer)
+    named = (job.codec.activation, job.codec.output, job.codec.gradient, job.codec.input_gradient)
     return measure_speeds(
         model,
         batches,
-        layer=job.trunk(layers=len(layers_of(model)))[0],
+        layer=layer,
+        basis=None if basis is None else Basis(basis.mean, basis.components),
         optimiser=optimiser,
         policy=policy,
-        codecs=codecs,
+        codecs=dict.fromkeys((*named, *codecs)),
         tokens=tokens,
         padded=padded,
     )
@@ -92,11 +99,12 @@ def measure_speeds(
     codecs: Iterable[str],
     tokens: float,
     padded: float,
+    basis: Basis | None = None,
 ) -> Speeds:
     """Speeds at micro-batches of a smaller and a larger size; the model's gradients are gone afterwards.
 
-    layer: the one that is looked at, whose input `codecs` are tried on,
-    but for those in a basis, which is fitted to a job's own public text. tokens, padded: of an example.
+    layer: the one whose input `codecs` are tried on, those in a basis only where there is a `basis`.
+    tokens, padded: of an example.
     """
     layers = layers_of(model)
     within = [weight for layer_ in layers for weight in layer_.parameters()]
@@ -129,7 +137,9 @@ def measure_speeds(
             carry=carrying(),
         ),
         codecs={
-            name: _codec(name, passes[-1][0].rows_ND) for name in codecs if not needs_basis(name)
+            name: _codec(name, passes[-1][0].rows_ND, basis=basis)
+            for name in codecs
+            if basis is not None or not needs_basis(name)
         },
     )
 
@@ -255,8 +265,8 @@ def _update_s(weights: Iterable[nn.Parameter], *, optimiser: OptimiserSpec) -> f
     return statistics.median(seconds[1:])
 
 
-def _codec(name: str, rows_ND: Tensor) -> tuple[float, float, float, float]:
-    codec = build(name)
+def _codec(name: str, rows_ND: Tensor, *, basis: Basis | None) -> tuple[float, float, float, float]:
+    codec = build(name, basis=basis if needs_basis(name) else None)
     rows, width = rows_ND.shape
     parts = codec.encode(rows_ND)
     decoded_ND = codec.decode(parts, rows=rows, width=width)

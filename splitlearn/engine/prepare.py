@@ -52,7 +52,16 @@ from splitlearn.tasks import (
 )
 from splitlearn.wire.messages import CodecSpec, Offer, OptimiserSpec, ScheduleSpec
 
-__all__ = ["Data", "Prepared", "check_policy", "data_of", "prepare", "specs", "unsplit"]
+__all__ = [
+    "Data",
+    "Prepared",
+    "check_policy",
+    "codec_basis",
+    "data_of",
+    "prepare",
+    "specs",
+    "unsplit",
+]
 
 # Texts of a public file that go through the model at once.
 _PUBLIC_BATCH = 32
@@ -281,10 +290,21 @@ def _codec_bases(
 ) -> Iterator[tuple[Kind, PcaBasis]]:
     """All principal components of what public text leaves at a cut, where its codec works in them."""
     for kind, layer in ((Kind.ACTIVATION, cut.first), (Kind.OUTPUT, cut.last)):
-        file = job.codec.public_text
-        if needs_basis(getattr(job.codec, kind.value)) and file is not None:
-            batches = _public(job, "codec", file, tokenizer)
-            yield kind, fit_pca(model, batches, layer=layer, rank=model.config.hidden_size)
+        if needs_basis(getattr(job.codec, kind.value)):
+            basis = codec_basis(job, model, tokenizer, layer=layer)
+            if basis is not None:
+                yield kind, basis
+
+
+def codec_basis(
+    job: Job, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, layer: int
+) -> PcaBasis | None:
+    """All principal components of what the job's public text leaves before `layer`; None without text."""
+    file = job.codec.public_text
+    if file is None:
+        return None
+    batches = _public(job, "codec", file, tokenizer)
+    return fit_pca(model, batches, layer=layer, rank=model.config.hidden_size)
 
 
 def _public(

@@ -34,7 +34,8 @@ class Talk:
 
     overlap: whether `say_soon` uses another thread. What comes meanwhile may then stand before it in the
     log, or after it: the log's order is one of several, each of which is what happened.
-    sent, received: bytes of whole frames by kind, as logged.
+    sent, received: bytes of whole frames by kind, as logged. errors: what codecs lost of what was sent,
+    by kind: the sum over all messages, and how many.
     """
 
     channel: Channel
@@ -44,6 +45,7 @@ class Talk:
     overlap: bool = True
     sent: Counter[Kind] = field(default_factory=Counter)
     received: Counter[Kind] = field(default_factory=Counter)
+    errors: dict[Kind, list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._courier = Courier(f"courier to {self.channel.peer}")
@@ -125,6 +127,10 @@ class Talk:
         except ChannelError as error:
             raise ChannelError(f"{error}, while sending {kind} of {self._where()}") from error
         self.sent[kind] += len(released.raw)
+        if codec is not None:
+            total = self.errors.setdefault(kind, [0.0, 0])
+            total[0] += released.error
+            total[1] += 1
         return released.seq
 
     def hear(self, *awaited: Kind) -> Frame:

@@ -127,6 +127,8 @@ class TrustedEngine:
         # Bytes of whole frames by kind, over all conversations of this process.
         self.sent: Counter[Kind] = Counter()
         self.received: Counter[Kind] = Counter()
+        # Of codecs, by kind: the sum over messages, and how many.
+        self.errors: dict[Kind, list[float]] = {}
 
     @property
     def _now(self) -> Talk:
@@ -200,6 +202,7 @@ class TrustedEngine:
             overlap=run.overlap,
             sent=self.sent,
             received=self.received,
+            errors=self.errors,
         )
         self._talk = talk
         self._exchange = Exchange(

@@ -7,6 +7,8 @@ the log: what cannot be recorded is not sent.
 import hmac
 from typing import Literal
 
+import msgspec
+
 from splitlearn.audit import (
     Blobs,
     Denied,
@@ -86,8 +88,11 @@ class Account:
         parts: tuple[PartShape, ...],
         dp: Dp | None = None,
         keep: bool = False,
+        error: float | None = None,
     ) -> None:
-        """A message that a rule allowed. dp: the noise in it. keep: seal its frame beside the log."""
+        """A message that a rule allowed. dp: the noise in it. keep: seal its frame beside the log.
+        error: what its codec lost.
+        """
         meta = frame.meta
         step = meta if isinstance(meta, StepTensor) else None
         commit = hmac.digest(self._salt, frame.raw, "sha256").hex()
@@ -119,6 +124,7 @@ class Account:
                 policy=self._policy_digest,
                 rules=(rule.id,),
                 dp=dp,
+                error=msgspec.UNSET if error is None else error,
             )
         )
         self.witness.logged(facts.direction, commit)

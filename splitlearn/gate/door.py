@@ -18,7 +18,14 @@ from splitlearn.audit import Dp, Log, PartShape, Witness
 from splitlearn.channel.base import Released
 from splitlearn.errors import AuditError, RefusedError, SplitLearnError, WireError
 from splitlearn.gate.account import Account, Outcome
-from splitlearn.gate.rows import check_arguments, check_rows, read_back, rows_of, same_bits
+from splitlearn.gate.rows import (
+    check_arguments,
+    check_rows,
+    error_of,
+    read_back,
+    rows_of,
+    same_bits,
+)
 from splitlearn.identity import PartyName
 from splitlearn.policy import (
     Direction,
@@ -166,17 +173,25 @@ class Gate:
                 )
             facts = _with_bytes(facts, parts=written, wire_bytes=len(raw))
             rule = self._ledger.judge(facts)
+            error: float | None = None
             if x_ND is not None and codec is not None:
                 decoded_ND = read_back(written, codec=codec, rows=facts.rows, columns=facts.columns)
                 if not same_bits(decoded_ND, x_ND):  # what was judged before is judged
                     self._check_rows(decoded_ND, kind=kind, meta=meta, private=private, coded=True)
+                    error = error_of(decoded_ND, x_ND)
             elif written:
                 check_weights(written)
             self._account.enter(
-                frame, facts=facts, rule=rule, parts=attempt.parts, dp=dp, keep=keep
+                frame,
+                facts=facts,
+                rule=rule,
+                parts=attempt.parts,
+                dp=dp,
+                keep=keep,
+                error=error,
             )
             self._ledger.charge(rule, wire_bytes=len(raw))
-            return Released(kind=kind, seq=seq, raw=raw)
+            return Released(kind=kind, seq=seq, raw=raw, error=error or 0.0)
 
     def admit(self, frame: Frame) -> None:
         """Take a frame from the peer: legal now, allowed by a rule, well formed; then log it.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from splitlearn.codecs import Codec
 
-__all__ = ["check_arguments", "check_rows", "read_back", "rows_of", "same_bits"]
+__all__ = ["check_arguments", "check_rows", "error_of", "read_back", "rows_of", "same_bits"]
 
 
 def check_arguments(
@@ -105,6 +105,30 @@ def rows_of(tensor: "Tensor") -> "NDArray[np.float32]":
 def same_bits(one_ND: "NDArray[np.float32]", other_ND: "NDArray[np.float32]") -> bool:
     """Whether both are the same to the bit, negative zeros told apart."""
     return np.array_equal(one_ND.view(np.uint32), other_ND.view(np.uint32))
+
+
+def error_of(decoded_ND: "NDArray[np.float32]", x_ND: "NDArray[np.float32]") -> float:
+    """Norm of the difference over the norm, to four digits; 1 where all was zero and is not any more.
+
+    >>> error_of(np.float32([[3.0, 4.0]]), np.float32([[3.0, 0.0]]))
+    1.333
+    """
+    with np.errstate(
+        over="ignore"
+    ):  # squares of float32's largest and smallest are none of its own
+        norm, lost = _norm(x_ND), _norm(decoded_ND - x_ND)
+    if not norm:
+        return float(lost > 0)
+    return float(f"{lost / norm:.4g}")
+
+
+def _norm(x_ND: "NDArray[np.float32]") -> float:
+    norm = float(np.linalg.norm(x_ND.ravel()))
+    usual = _USUAL < norm < 1 / _USUAL
+    return norm if usual else float(np.linalg.norm(x_ND.ravel().astype(np.float64)))
+
+
+_USUAL = 1e-15
 
 
 def read_back(

@@ -150,6 +150,11 @@ def test_a_payload_is_spelt_as_it_always_was() -> None:
     assert decode(GOLDEN) == PAYLOAD
 
 
+def test_what_a_codec_lost_stands_behind_all_else() -> None:
+    line = encode(msgspec.structs.replace(PAYLOAD, error=0.25))
+    assert line == GOLDEN[:-2] + b',"error":0.25}\n'
+
+
 NO_RECORDS = {
     "empty": b"",
     "null": b"null",

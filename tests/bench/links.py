@@ -39,8 +39,8 @@ from splitlearn.identity import Identity
 from splitlearn.pipeline.costs import Link, Setting, cost
 from splitlearn.pipeline.simulate import simulate
 from splitlearn.pipeline.speeds import Speeds
-from splitlearn.roles import Role
-from splitlearn.split import Cut
+from splitlearn.roles import Kind, Role
+from splitlearn.split import Cut, PcaBasis
 from splitlearn.tasks import Batch
 from splitlearn.wire.messages import CodecSpec
 from tests.federation import make_identity
@@ -97,15 +97,21 @@ QUICK = (LOOPBACK, Cell(50.0, 20.0), Cell(200.0, 80.0))
 
 @dataclass
 class Laps:
-    """Seconds from one finished step to the next."""
+    """Seconds from one finished step to the next, and the steps' losses."""
 
     ends_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, StepDone):
-            self.ends_s.append(time.perf_counter())
-            self.cpu_s.append(time.process_time())
+            self.done(event.loss)
+
+    def done(self, loss: float) -> None:
+        """A step ended just now."""
+        self.ends_s.append(time.perf_counter())
+        self.cpu_s.append(time.process_time())
+        self.losses.append(loss)
 
     @property
     def medians(self) -> dict[str, float]:
@@ -126,12 +132,12 @@ def pin(core: int) -> None:
     os.sched_setaffinity(0, {core})
 
 
-def serve(folder: Path, *, core: int) -> None:
+def serve(folder: Path, *, core: int, host: str = "127.0.0.1") -> None:
     """The compute party's process. Reads how many runs the next channel brings."""
     pin(core)
     party = compute_party(folder)
     identity = Identity.load(folder / "gpuhost-compute")
-    listener = Listener("127.0.0.1:0", identity=identity, expect_roles=frozenset({Role.TRUSTED}))
+    listener = Listener(f"{host}:0", identity=identity, expect_roles=frozenset({Role.TRUSTED}))
     print(listener.port, flush=True)
     run = 0
     for line in sys.stdin:
@@ -191,9 +197,10 @@ def emulated(cell: Cell, *, port: int) -> Iterator[int]:
             link.terminate()
 
 
-def load() -> PreTrainedModel:
+def load(**changes: object) -> PreTrainedModel:
+    """changes: to the model's configuration."""
     model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
-        real_model_folder(), attn_implementation="sdpa"
+        real_model_folder(), attn_implementation="sdpa", **changes
     )
     return model
 
@@ -262,12 +269,20 @@ def measured(
     codecs: CodecSpec,
     pieces: int,
     number: int,
+    model: PreTrainedModel | None = None,
+    bases: Mapping[Kind, PcaBasis] | None = None,
     steps: int,
-) -> dict[str, float]:
-    """Medians of one run's steps over `channel`."""
+) -> Laps:
+    """One run over `channel`, of a freshly loaded model where none is given; that is changed."""
     laps = Laps()
     run = trusted_run(
-        load(), cut=CUT, total=steps, every=steps, deadline_s=WAIT_S, run=f"run-{number}"
+        model or load(),
+        cut=CUT,
+        total=steps,
+        every=steps,
+        deadline_s=WAIT_S,
+        run=f"run-{number}",
+        codec_bases=bases,
     )
     run = replace(run, offer=msgspec.structs.replace(run.offer, codecs=codecs))
     engine = trusted_engine(
@@ -276,7 +291,7 @@ def measured(
     engine.train(lambda step: batches(pieces, step))
     engine.finish()
     engine.end(None)
-    return laps.medians
+    return laps
 
 
 def measure_cells(cells: tuple[Cell, ...], *, pieces: tuple[int, ...]) -> dict[str, object]:
@@ -319,7 +334,7 @@ def measure_cells(cells: tuple[Cell, ...], *, pieces: tuple[int, ...]) -> dict[s
                             pieces=m,
                             number=number,
                             steps=min(max(STEPS[0], round(RUN_S / figures["plan_s"])), STEPS[1]),
-                        )
+                        ).medians
                         if warming:
                             continue
                         row: dict[str, object] = {
@@ -399,11 +414,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two cells and loopback, fewer runs")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--host", default="127.0.0.1", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     if arguments.serve is not None:
-        serve(arguments.serve, core=arguments.core)
+        serve(arguments.serve, core=arguments.core, host=arguments.host)
         return
     pin(CORES[0])
     torch.manual_seed(0)

@@ -126,11 +126,12 @@ RECIPES = {
         bottoms=(True,),
         codecs="""
 public_text = "public.txt"
-activation = "pca-transform-e0.25"
-output = "pca-transform-e0.25"
-gradient = "transform-e0.15"
-input_gradient = "transform-e0.15"
+activation = "pca-transform-e0.2"
+output = "pca-transform-e0.2"
+gradient = "transform-e0.2"
+input_gradient = "transform-e0.2"
 """,
+        micro_batches=1,
         points=0.5,
         ratio=20.0,
     ),

@@ -17,9 +17,9 @@ NUMBERS = st.one_of(
 
 
 def written(q_BM: np.ndarray) -> bytes:
-    exact = q_BM.astype(np.float32)
     near = np.where(np.abs(q_BM) > 127, -128, q_BM).astype(np.int8)
-    return pack(near, exact, np.abs(exact).sum(axis=1) / max(q_BM.shape[1], 1))
+    mean = (np.abs(q_BM).sum(axis=1) / max(q_BM.shape[1], 1)).astype(np.float32)
+    return pack(near, mean, exact=lambda b, m: q_BM[b, m].astype(np.int32))
 
 
 def whole(data: bytes, *, bands: int, items: int) -> np.ndarray:

@@ -32,6 +32,13 @@ def test_there_and_back_is_the_same_but_for_rounding() -> None:
     assert lost(x_ND, basis().out_of(basis().into(x_ND), width=48)) < 1e-5
 
 
+def test_columns_are_the_rows_turned() -> None:
+    z_DN = basis().columns(rows())
+    assert torch.allclose(z_DN, basis().into(rows()).T, atol=1e-5)
+    assert torch.allclose(z_DN, basis().vectors_DD @ (rows() - basis().mean_D).T, atol=1e-5)
+    assert z_DN.is_contiguous()
+
+
 def test_the_first_coordinates_hold_what_the_others_do_not() -> None:
     x_ND = rows()
     codec = Pca("pca-0.25", share=0.25, basis=basis())

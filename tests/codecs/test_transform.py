@@ -140,6 +140,26 @@ def test_one_value_a_million_times_larger_does_not_stop_it() -> None:
     assert y_ND[3, 4] == pytest.approx(1e6, rel=2e-3)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("codec", [by_error(0.1), by_size(10.0)])
+def test_what_is_not_a_number_gives_nothing_that_a_reader_takes(
+    codec: Transform, value: float
+) -> None:
+    x_ND = activations(20, 8)
+    x_ND[3, 4] = value
+    with pytest.raises(WireError, match="step nan"):
+        through(codec, x_ND)
+
+
+@pytest.mark.parametrize("shape", [(512, 96), (511, 95), (1, 97), (97, 1), (4, 3), (1_030, 258)])
+@pytest.mark.parametrize("make", [activations, gradients])
+def test_each_number_comes_back_to_its_own_place(make: type, shape: tuple[int, int]) -> None:
+    x_ND = make(*shape)
+    codec = by_error(0.001)
+    step = struct.unpack("<f", codec.encode(x_ND)[0].data[:4])[0]
+    assert float((through(codec, x_ND) - x_ND).abs().max()) <= 0.61 * step
+
+
 GOOD = by_error(0.1).encode(activations(6, 8))[0].data
 
 

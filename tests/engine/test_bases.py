@@ -55,6 +55,18 @@ def test_an_offer_says_which_bases_it_takes() -> None:
         "output.mean": (8,),
         "output.vectors": (8, 8),
     }
+    assert [t.dtype for t in found.values()] == [torch.float32, torch.float16]
+
+
+def test_a_basis_of_halves_loses_next_to_nothing() -> None:
+    torch.manual_seed(0)
+    vectors, _ = torch.linalg.qr(torch.randn(64, 64))
+    basis = PcaBasis(torch.full((64,), 1e5), vectors, kept=1.0)
+    names = {"activation": "fp16", "output": "pca-1", "gradient": "fp16", "input_gradient": "fp16"}
+    codec = codecs_of(names, state_of({Kind.OUTPUT: basis}))[Kind.OUTPUT]
+    x_ND = 1e5 + torch.randn(20, 64)
+    y_ND = codec.decode(codec.encode(x_ND), rows=20, width=64)
+    assert 0 < float((y_ND - x_ND).norm() / (x_ND - 1e5).norm()) < 0.02  # float32 at 1e5 is coarse
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,29 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Speeds:
 
 def test_a_jobs_own_examples_say_how_long_texts_are(measured: Speeds) -> None:
     assert 5 < measured.tokens < measured.padded < 16
-    assert list(measured.codecs) == ["fp16"]
+    assert set(measured.codecs) == {"fp16", "int8+zstd"}
+
+
+def test_a_jobs_own_codecs_are_measured_and_those_in_a_basis_where_it_has_public_text(
+    tmp_path: Path,
+) -> None:
+    codec = {
+        "activation": "pca-transform-e0.3",
+        "output": "int4",
+        "gradient": "transform-e0.25",
+        "public_text": "public.txt",
+    }
+    job = load_job(make_clinic(tmp_path, {"codec": codec}))
+    data, model = unsplit(job)
+    rules = policy.load(job.policy.file)
+    speeds = measure_job(job, data, model, policy=rules, codecs=["fp16", "pca-0.3"])
+    assert set(speeds.codecs) == {
+        *("pca-transform-e0.3", "int4", "transform-e0.25", job.codec.input_gradient),
+        *("fp16", "pca-0.3"),
+    }
+    assert speeds.codecs["pca-transform-e0.3"][1] == pytest.approx(0.3, rel=0.1)
+    assert speeds.trusted.ends_update_s > 0
+    assert speeds.trusted.carry[0] > 0
 
 
 def test_a_policy_that_lets_such_rows_not_out_leaves_the_gate_unmeasured(measured: Speeds) -> None:

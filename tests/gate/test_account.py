@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import msgspec
+import pytest
 import torch
 
 from splitlearn.audit import (
@@ -86,3 +88,17 @@ def test_a_frame_is_kept_where_that_was_asked_for_and_nowhere_else(tmp_path: Pat
     sent = [r for r in door.records if isinstance(r, Payload) and r.kind is Kind.ACTIVATION]
     assert sent[0].blob == "withheld"
     assert Blobs.open(tmp_path, create=False).read(sent[1].blob) == kept[1].raw
+
+
+@pytest.mark.parametrize(("codec", "error"), [("identity", None), ("int8", 0.005)])
+def test_the_log_says_what_a_codec_lost(tmp_path: Path, codec: str, error: float | None) -> None:
+    door = Door(tmp_path)
+    batch = rows()
+    released = door.send(batch, codec=build(codec))
+    record = door.records[-1]
+    assert isinstance(record, Payload)
+    if error is None:
+        assert record.error is msgspec.UNSET
+        assert released.error == 0
+    else:
+        assert record.error == released.error == pytest.approx(error, rel=0.8)

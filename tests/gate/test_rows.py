@@ -10,7 +10,7 @@ from torch import Tensor
 from splitlearn.codecs import build
 from splitlearn.codecs.base import Identity
 from splitlearn.errors import RefusedError
-from splitlearn.gate.rows import check_arguments, read_back, rows_of, same_bits
+from splitlearn.gate.rows import check_arguments, error_of, read_back, rows_of, same_bits
 from splitlearn.roles import Kind
 from splitlearn.wire.tensors import Part
 
@@ -86,3 +86,17 @@ def test_what_cannot_be_read_back_is_refused() -> None:
     broken = Part(name=part.name, dtype=part.dtype, shape=(3,), data=b"abc")
     with pytest.raises(RefusedError, match="read back"):
         read_back((broken,), codec=codec, rows=2, columns=2)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
+def test_the_error_is_relative_whatever_the_scale(scale: float) -> None:
+    x_ND = np.full((4, 8), scale, np.float32)
+    assert error_of(x_ND * np.float32(0.75), x_ND) == pytest.approx(0.25, rel=1e-3)
+    assert error_of(x_ND, x_ND) == 0
+
+
+def test_an_error_against_nothing_is_a_number_too() -> None:
+    nothing_ND = np.zeros((2, 2), np.float32)
+    assert error_of(nothing_ND, nothing_ND) == 0
+    assert error_of(nothing_ND + 1, nothing_ND) == 1
+    assert error_of(np.zeros((0, 2), np.float32), np.zeros((0, 2), np.float32)) == 0
