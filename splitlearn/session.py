@@ -92,7 +92,7 @@ _BETWEEN_STEPS = frozenset({Kind.FINISH, Kind.SETTLE})
 
 @dataclass
 class Group:
-    """The micro-batches of one step (or of one stretch of an evaluation) under way."""
+    """The micro-batches of one step (or of one part of an evaluation) under way."""
 
     step: int
     phase: str
@@ -122,7 +122,8 @@ class Session:
     unsettled: int = 0
     weights_wanted: bool = False
     offer: Offer | None = None
-    group: Group | None = field(default=None, repr=False)
+    # Those under way, oldest first: one, or as many more as the offer's staleness.
+    groups: list[Group] = field(default_factory=list, repr=False)
 
     def stamp(self, kind: Kind, meta: Meta) -> int:
         """Take `kind` as the next thing we say; its sequence number.
@@ -156,8 +157,8 @@ class Session:
             self._exchange(kind, meta)
         elif isinstance(meta, Step):
             self._at_step(kind, meta.step)
-        elif kind in _BETWEEN_STEPS and self.group is not None and not self.group.complete:
-            raise SessionError(f"{kind} in the middle of step {self.group.step}")
+        elif kind in _BETWEEN_STEPS and self.groups:
+            raise SessionError(f"{kind} in the middle of step {self.groups[0].step}")
         elif kind is Kind.WEIGHTS and self.state is State.FINISHING:
             self._hand_back(kind)
         if isinstance(meta, Offer):
@@ -170,7 +171,7 @@ class Session:
         self.state = following
 
     def _at_step(self, kind: Kind, step: int) -> None:
-        if step != self.next_step or (self.group is not None and not self.group.complete):
+        if step != self.next_step or self.groups:
             raise SessionError(
                 f"{kind} names step {step} while {self._view()}; "
                 f"expected {self.next_step}, between two steps"
@@ -181,10 +182,9 @@ class Session:
             raise SessionError(f"{kind} handed back that nobody asked for; {self._view()}")
 
     def _exchange(self, kind: Kind, meta: StepTensor) -> None:
-        group = self.group
-        same = group is not None and (group.step, group.phase) == (meta.step, meta.phase)
-        if group is None or group.complete or not same:
-            group = self._open_group(kind, meta)
+        """One tensor of a step. Micro-batches never overtake each other, nor does a later step's."""
+        found = [g for g in self.groups if (g.step, g.phase) == (meta.step, meta.phase)]
+        group = found[0] if found else self._open_group(kind, meta)
         if meta.micro_batches != len(group.progress) or meta.micro_batch >= len(group.progress):
             raise SessionError(
                 f"{kind} is micro-batch {meta.micro_batch} of {meta.micro_batches} of step "
@@ -192,42 +192,61 @@ class Session:
             )
         at = group.progress[meta.micro_batch]
         after = None if at is group.ends_at else EXCHANGE[at].get(kind)
-        ordered = meta.micro_batch == 0 or group.progress[meta.micro_batch - 1] is not at
-        if after is None or not ordered:
+        if after is None or self._before(group, meta.micro_batch) is at:
             raise SessionError(
                 f"{kind} for micro-batch {meta.micro_batch} of step {meta.step}, "
                 f"which is {at.value}; {self._view()}"
             )
         group.progress[meta.micro_batch] = after
         group.left -= after is group.ends_at
-        if group.complete and group.phase == "train":
-            self.next_step = group.step + 1
+        while self.groups and self.groups[0].complete:
+            done = self.groups.pop(0)
+            if done.phase == "train":
+                self.next_step = done.step + 1
+
+    def _before(self, group: Group, micro_batch: int) -> Progress | None:
+        """Where the micro-batch before this one stands, the step before's last one included."""
+        if micro_batch:
+            return group.progress[micro_batch - 1]
+        place = self.groups.index(group)
+        return self.groups[place - 1].progress[-1] if place else None
 
     def _open_group(self, kind: Kind, meta: StepTensor) -> Group:
         """Begin a step with its first activation."""
-        if self.group is not None and not self.group.complete:
-            raise SessionError(
-                f"{kind} for {meta.phase} step {meta.step} while {self.group.phase} step "
-                f"{self.group.step} is not finished"
-            )
-        if kind is not Kind.ACTIVATION or meta.step != self.next_step or meta.micro_batches < 1:
+        ends_at = self._last(meta)
+        if self.groups:
+            self._may_open_another(kind, meta)
+        following = self.next_step + len(self.groups)
+        if kind is not Kind.ACTIVATION or meta.step != following or meta.micro_batches < 1:
             raise SessionError(
                 f"{kind} for {meta.phase} step {meta.step} while {self._view()}; "
-                f"expected the activation of step {self.next_step}"
+                f"expected the activation of step {following}"
             )
         if self.unsettled > MAX_UNSETTLED:
             raise SessionError(
                 f"{kind} for {meta.phase} step {meta.step} while {self.unsettled} messages are "
                 f"without a receipt; {self._view()} expected {Kind.SETTLE} first"
             )
-        self.group = Group(
+        group = Group(
             step=meta.step,
             phase=meta.phase,
-            ends_at=self._last(meta),
+            ends_at=ends_at,
             progress=[Progress.NEW] * meta.micro_batches,
             left=meta.micro_batches,
         )
-        return self.group
+        self.groups.append(group)
+        return group
+
+    def _may_open_another(self, kind: Kind, meta: StepTensor) -> None:
+        """Training steps may interleave, as many as were agreed on; nothing else may."""
+        first = self.groups[0]
+        ahead = 0 if self.offer is None else self.offer.schedule.staleness
+        if {first.phase, meta.phase} != {"train"} or len(self.groups) > ahead:
+            agreed = f"; {ahead} steps ahead were agreed on" if ahead else ""
+            raise SessionError(
+                f"{kind} for {meta.phase} step {meta.step} while {first.phase} step "
+                f"{first.step} is not finished{agreed}"
+            )
 
     def _last(self, meta: StepTensor) -> Progress:
         """Where an exchange ends under the job's mode: what is not agreed on is not legal."""
@@ -242,8 +261,11 @@ class Session:
 
     def _view(self) -> str:
         where = f"the {self.me} party's view is {self.state.value}, step {self.next_step}"
-        group = self.group
-        if self.state is not State.OPEN or group is None or group.complete:
+        if self.state is not State.OPEN or not self.groups:
             return where
-        done = ", ".join(f"{i} {at.value}" for i, at in enumerate(group.progress))
-        return f"{where} ({group.phase} micro-batches: {done})"
+        done = "; ".join(
+            f"of step {group.step}: "
+            + ", ".join(f"{i} {at.value}" for i, at in enumerate(group.progress))
+            for group in self.groups
+        )
+        return f"{where} ({self.groups[0].phase} micro-batches {done})"

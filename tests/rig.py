@@ -65,6 +65,7 @@ def trusted_run(
     deadline_s: float = 20.0,
     optimiser: OptimiserSpec = ADAMW,
     run: str = "run",
+    staleness: int = 0,
 ) -> TrustedRun:
     """The model taken apart for a run; it is changed."""
     blueprint = trunk_model(model)
@@ -88,7 +89,7 @@ def trusted_run(
         cut=spec_of(cut),
         codecs=CodecSpec(codec, codec, codec, codec),
         optimiser=optimiser,
-        schedule=ScheduleSpec("linear", 2, total),
+        schedule=ScheduleSpec("linear", 2, total, staleness),
         seed=seed,
         layers=digest(groups["layers"]),
         bottlenecks=digest(groups["bottlenecks"]),

@@ -26,7 +26,9 @@ from splitlearn.wire.messages import (
 )
 
 
-def offer(*, purpose: str = "train", mode: str = "full", back: bool = True) -> Offer:
+def offer(
+    *, purpose: str = "train", mode: str = "full", back: bool = True, staleness: int = 0
+) -> Offer:
     none = BottleneckSpec("none", 0)
     return Offer(
         run="r",
@@ -40,7 +42,7 @@ def offer(*, purpose: str = "train", mode: str = "full", back: bool = True) -> O
         cut=CutSpec(1, 2, none, none),
         codecs=CodecSpec("identity", "identity", "identity", "identity"),
         optimiser=OptimiserSpec("adamw", 1e-4, 0.0, 0.9, 0.999, 1e-8),
-        schedule=ScheduleSpec("constant", 0, 10),
+        schedule=ScheduleSpec("constant", 0, 10, staleness),
         seed=0,
         layers="2" * 64,
         bottlenecks="3" * 64,
@@ -201,6 +203,71 @@ def test_what_the_tables_do_not_name_is_refused_at_the_sender(kind: Kind, meta: 
     pair = Pair().open()
     with pytest.raises(SessionError):
         pair.trusted.stamp(kind, meta)
+
+
+def test_with_a_frozen_bottom_the_next_step_may_begin_right_after_the_last_gradient() -> None:
+    pair = Pair().open(offer(back=False))
+    pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, of=1))
+    pair.say(Role.COMPUTE, Kind.OUTPUT, tensor(0, of=1))
+    with pytest.raises(SessionError, match="not finished"):
+        pair.compute.check(Kind.ACTIVATION, tensor(0, step=1), seq=pair.compute.next_in)
+    pair.say(Role.TRUSTED, Kind.GRADIENT, tensor(0, of=1))
+    pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, step=1))
+
+
+def test_steps_interleave_by_as_many_as_were_agreed_on_and_end_in_their_order() -> None:
+    pair = Pair().open(offer(staleness=2))
+    for step in range(3):
+        pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, of=1, step=step))
+    pair.say(Role.COMPUTE, Kind.OUTPUT, tensor(0, of=1, step=0))
+    assert [group.step for group in pair.compute.groups] == [0, 1, 2]
+    with pytest.raises(SessionError, match=r"step 3 while .*step 0 is not finished; 2 steps ahead"):
+        pair.trusted.stamp(Kind.ACTIVATION, tensor(0, of=1, step=3))
+    with pytest.raises(SessionError, match="2 steps ahead were agreed on"):
+        pair.compute.check(Kind.ACTIVATION, tensor(0, of=1, step=3), seq=pair.compute.next_in)
+
+
+def test_an_interleaved_step_that_ends_makes_room_for_one_more() -> None:
+    pair = Pair().open(offer(staleness=1))
+    for step in range(2):
+        pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, of=1, step=step))
+    for who, kind in (
+        (Role.COMPUTE, Kind.OUTPUT),
+        (Role.TRUSTED, Kind.GRADIENT),
+        (Role.COMPUTE, Kind.INPUT_GRADIENT),
+    ):
+        pair.say(who, kind, tensor(0, of=1, step=0))
+    assert pair.trusted.next_step == pair.compute.next_step == 1
+    pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, of=1, step=2))
+    assert [group.step for group in pair.trusted.groups] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "meta"),
+    [
+        (Kind.ACTIVATION, tensor(0, step=1)),  # before all of step 0 has left
+        (Kind.ACTIVATION, tensor(0, step=2)),  # a step left out
+        (Kind.ACTIVATION, tensor(0, step=0, phase="evaluate")),  # an evaluation beside training
+        (Kind.CHECKPOINT, Step(0)),
+        (Kind.SETTLE, Empty()),
+        (Kind.FINISH, Finish(False)),
+    ],
+)
+def test_interleaving_allows_nothing_else_in_the_middle_of_a_step(kind: Kind, meta: Meta) -> None:
+    pair = Pair().open(offer(staleness=2))
+    pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0))
+    with pytest.raises(SessionError):
+        pair.trusted.stamp(kind, meta)
+
+
+def test_a_later_steps_message_never_overtakes_an_earlier_steps() -> None:
+    pair = Pair().open(offer(staleness=1))
+    for step in range(2):
+        for i in range(2):
+            pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(i, step=step))
+    pair.say(Role.COMPUTE, Kind.OUTPUT, tensor(0, step=0))
+    with pytest.raises(SessionError, match="output for micro-batch 0 of step 1"):
+        pair.compute.stamp(Kind.OUTPUT, tensor(0, step=1))
 
 
 def test_an_unfinished_step_can_be_neither_left_nor_saved_nor_changed() -> None:

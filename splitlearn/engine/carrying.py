@@ -11,50 +11,40 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from splitlearn.channel import Channel, Listener, Released, connect
+from splitlearn.channel import Conversation, Listener, connect
 from splitlearn.identity import Authority, Identity, create_federation
 from splitlearn.identity.certificates import pem
 from splitlearn.identity.party import Keys
-from splitlearn.pipeline.speeds import Line
-from splitlearn.roles import Kind, Role
-from splitlearn.wire import frames
-from splitlearn.wire.messages import StepTensor
+from splitlearn.pipeline.probe import ZEROS
+from splitlearn.roles import Role
 
 __all__ = ["carrying"]
 
-_SIZES = (4 * 2**10, 512 * 2**10)
-_TRIPS = 12
+# Probes at once, and how often.
+_TRAIN = 32
+_ROUNDS = 5
 _WAIT_S = 30.0
 
 
 def carrying() -> tuple[float, float]:
     """Processor seconds a frame and a byte, at one end, all threads together."""
-    points: dict[float, float] = {}
-    with tempfile.TemporaryDirectory() as name, _connected(Path(name)) as ends:
-        for size in _SIZES:
-            frame = _frame(size)
-            points[float(size)] = statistics.median(_trip_s(ends, frame) for _ in range(_TRIPS))
-    line = Line.through(points)
-    return line.fixed_s, line.each_s
+    with tempfile.TemporaryDirectory() as name, _connected(Path(name)) as ours:
+        empty_s, full_s = (
+            statistics.median(_probe_s(ours, size) for _ in range(_ROUNDS)) for size in (0, ZEROS)
+        )
+    # Two ends share the work of a probe and of its answer.
+    return empty_s / 4, max(0.0, full_s - empty_s) / ZEROS / 2
 
 
-def _trip_s(ends: tuple[Channel, Channel], frame: Released) -> float:
-    """A frame there and back: each end sends one and takes one, so a quarter of it is one frame's."""
+def _probe_s(ours: Conversation, size: int) -> float:
+    """Both ends' processor seconds for a probe of so many bytes and its answer of none."""
     began_s = time.process_time()
-    for source, dest in (ends, ends[::-1]):
-        source.send(frame, deadline_s=_WAIT_S)
-        dest.receive(timeout_s=_WAIT_S)
-    return (time.process_time() - began_s) / 4
-
-
-def _frame(size: int) -> Released:
-    meta = StepTensor(0, 0, 1, "train", 1, packed=True, lengths=(1,), reply_to=0)
-    raw = frames.encode(Kind.ACTIVATION, seq=1, meta=meta, payload=bytes(size))
-    return Released(kind=Kind.ACTIVATION, seq=1, raw=raw)
+    ours.probe([(size, 0)] * _TRAIN, deadline_s=_WAIT_S)
+    return (time.process_time() - began_s) / _TRAIN
 
 
 @contextmanager
-def _connected(folder: Path) -> Iterator[tuple[Channel, Channel]]:
+def _connected(folder: Path) -> Iterator[Conversation]:
     authority = create_federation(folder / "federation", name="plan.invalid")
     here = _identity(authority, folder / "here", party="here", role=Role.TRUSTED)
     there = _identity(authority, folder / "there", party="there", role=Role.COMPUTE)
@@ -64,7 +54,7 @@ def _connected(folder: Path) -> Iterator[tuple[Channel, Channel]]:
         ours = connect(address, identity=here, peer=there.name, run="plan", deadline_s=_WAIT_S)
         theirs = listener.accept(timeout_s=_WAIT_S)
         try:
-            yield ours, theirs
+            yield ours
         finally:
             ours.close()
             theirs.close()

@@ -8,6 +8,7 @@ gate like everything else.
 # B batch, T tokens, D width at a cut, N rows that travel
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -23,7 +24,9 @@ from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.events import Answered, Began, Finished, Observe, Saved
 from splitlearn.engine.optimiser import Stepper, build_stepper
 from splitlearn.engine.seeds import seeded
+from splitlearn.engine.stale import staleness_of
 from splitlearn.engine.talk import Talk
+from splitlearn.engine.versions import Versions
 from splitlearn.engine.weights import Inlet, keep, load_kept, shards
 from splitlearn.errors import IdentityError, ManifestError, SessionError
 from splitlearn.gate import Gate
@@ -73,8 +76,10 @@ class _Loaded:
     checkpoints: Checkpoints
     codecs: dict[Kind, Codec] = field(default_factory=dict)
     stepper: Stepper = field(default_factory=lambda: Stepper(None, None))
-    # Micro-batches of the step under way: trunk's input, its output, and where they belong.
-    graphs: dict[int, tuple[Tensor, Tensor, StepTensor]] = field(default_factory=dict)
+    # The trunk's weights by version, from RESUME on.
+    versions: Versions = field(init=False)
+    # By step and micro-batch, of the steps under way: trunk's input, output, and where they belong.
+    graphs: dict[tuple[int, int], tuple[Tensor, Tensor, StepTensor]] = field(default_factory=dict)
 
     @property
     def trains(self) -> bool:
@@ -113,7 +118,7 @@ class ComputeEngine:
                 Kind.ACTIVATION: self._forward,
                 Kind.GRADIENT: self._backward,
                 Kind.CHECKPOINT: self._save,
-                Kind.SETTLE: lambda talk, _, frame: talk.answer_settlement(frame),
+                Kind.SETTLE: self._settle,
                 Kind.FINISH: self._finish,
             }
             while talk.session.state is not State.CLOSED:
@@ -168,22 +173,23 @@ class ComputeEngine:
         h_BTD.requires_grad_(training and offer.returns_input_gradient)
         set_training(loaded.trunk, training=training)
         place = {"step": meta.step, "micro_batch": meta.micro_batch}
-        with seeded(offer.seed, **place, stage="trunk"), torch.set_grad_enabled(training):
+        weights = loaded.versions.using(meta.step) if training else nullcontext()
+        with weights, seeded(offer.seed, **place, stage="trunk"), torch.set_grad_enabled(training):
             o_BTD = loaded.trunk(h_BTD, lengths=meta.lengths)
         if training:
-            loaded.graphs[meta.micro_batch] = (h_BTD, o_BTD, meta)
+            loaded.graphs[meta.step, meta.micro_batch] = (h_BTD, o_BTD, meta)
         _answer(talk, loaded, Kind.OUTPUT, o_BTD, meta, reply_to=frame.seq)
 
     def _backward(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
         at = _step_of(frame)
-        h_BTD, o_BTD, meta = loaded.graphs.pop(at.micro_batch)
+        h_BTD, o_BTD, meta = loaded.graphs.pop((at.step, at.micro_batch))
         g_BTD = _tensor(talk, loaded, frame, meta, width=o_BTD.shape[2])
         torch.autograd.backward(o_BTD, g_BTD)
         if loaded.offer.returns_input_gradient:
             assert h_BTD.grad is not None
             _answer(talk, loaded, Kind.INPUT_GRADIENT, h_BTD.grad, meta, reply_to=frame.seq)
         if at.micro_batch == at.micro_batches - 1:
-            loaded.stepper.step()
+            loaded.versions.update(at.step, stepper=loaded.stepper)
             self._observe(Answered(at.step))
 
     def _save(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
@@ -191,8 +197,13 @@ class ComputeEngine:
         loaded.checkpoints.save(
             frame.meta.step, model=loaded.trunk, stepper=loaded.stepper, extra={}
         )
+        loaded.versions.drained(frame.meta.step)
         talk.say(Kind.SAVED, frame.meta)
         self._observe(Saved(frame.meta.step))
+
+    def _settle(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
+        talk.answer_settlement(frame)
+        loaded.versions.drained(talk.session.next_step)
 
     def _finish(self, talk: Talk, loaded: _Loaded, _: Frame) -> None:
         if talk.session.weights_wanted and loaded.offer.mode == "full":
@@ -297,6 +308,7 @@ def _go_to(loaded: _Loaded, step: int) -> None:
         )
     if step:
         checkpoints.load(step, model=loaded.trunk, stepper=loaded.stepper)
+    loaded.versions = Versions(loaded.trunk, staleness=staleness_of(offer), step=step)
     if offer.purpose == "train":
         checkpoints.drop_after(step)
         if not step:
@@ -325,9 +337,10 @@ def _answer(
     reply_to: int,
 ) -> None:
     answer = msgspec.structs.replace(meta, lengths=(), reply_to=reply_to)
+    x_BTD = x_BTD.detach()  # what waits to be sent holds no graph
     talk.say_soon(
         kind,
         answer,
-        lambda: pack(x_BTD.detach(), lengths=meta.lengths, packed=meta.packed),
+        lambda: pack(x_BTD, lengths=meta.lengths, packed=meta.packed),
         codec=loaded.codecs[kind],
     )

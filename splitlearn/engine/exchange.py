@@ -45,7 +45,7 @@ class Exchange:
     ) -> None:
         self._talk, self._codecs, self._widths = talk, codecs, widths
         self._packed, self._noise = packed, noise
-        self._early: dict[tuple[Kind, int], Frame] = {}
+        self._early: dict[tuple[Kind, int, int], Frame] = {}
 
     def place(self, batch: Batch, i: int, of: int, *, phase: Phase, step: int) -> StepTensor:
         """Where micro-batch `i` of `of` stands in the run, and what its peer needs to rebuild masks."""
@@ -63,10 +63,11 @@ class Exchange:
     def send(self, kind: Kind, h_BTD: Tensor, batch: Batch, place: StepTensor) -> None:
         """Pass a padded tensor through the gate, soon; nobody may change it any more."""
         noise = self._noise
+        x_BTD = h_BTD.detach()  # whoever waits to be sent holds no graph
         self._talk.say_soon(
             kind,
             place if kind is Kind.ACTIVATION else msgspec.structs.replace(place, lengths=()),
-            lambda: pack(h_BTD.detach(), lengths=batch.lengths, packed=place.packed),
+            lambda: pack(x_BTD, lengths=batch.lengths, packed=place.packed),
             codec=self._codecs[kind],
             private=_private(batch),
             dp=noise.record(place.step) if noise and kind is Kind.GRADIENT else None,
@@ -75,11 +76,11 @@ class Exchange:
 
     def receive(self, kind: Kind, batch: Batch, place: StepTensor) -> Tensor:
         """The padded answer for one micro-batch; answers to others that come before it are kept."""
-        wanted = (kind, place.micro_batch)
+        wanted = (kind, place.step, place.micro_batch)
         while wanted not in self._early:
             frame = self._talk.hear(kind)
             assert isinstance(frame.meta, StepTensor)
-            self._early[frame.kind, frame.meta.micro_batch] = frame
+            self._early[frame.kind, frame.meta.step, frame.meta.micro_batch] = frame
         x_ND = self._talk.tensor(
             self._early.pop(wanted),
             codec=self._codecs[kind],

@@ -207,7 +207,12 @@ def specs(job: Job, *, steps: int) -> tuple[OptimiserSpec, ScheduleSpec]:
             beta2=optimiser.beta2,
             epsilon=optimiser.epsilon,
         ),
-        ScheduleSpec(name=schedule.name, warmup_steps=schedule.warmup_steps, total_steps=steps),
+        ScheduleSpec(
+            name=schedule.name,
+            warmup_steps=schedule.warmup_steps,
+            total_steps=steps,
+            staleness=schedule.staleness,
+        ),
     )
 
 

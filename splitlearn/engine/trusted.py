@@ -38,6 +38,7 @@ from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.optimiser import build_stepper
 from splitlearn.engine.passage import Passage
 from splitlearn.engine.plain import logits_of
+from splitlearn.engine.stale import Stretch
 from splitlearn.errors import SessionError
 from splitlearn.pipeline import ORDERS, Action, Op
 from splitlearn.roles import Kind
@@ -53,7 +54,7 @@ __all__ = ["EVALUATION_GROUP", "IN_FLIGHT", "Hop", "Peer", "TrustedEngine", "Tru
 # for its own: as many gradients are under way as activations. In a chain the parties share them.
 IN_FLIGHT = DEFAULT_WINDOW // 4
 
-# Micro-batches of an evaluation that the session counts as one stretch.
+# Micro-batches of an evaluation that the session counts as one group.
 EVALUATION_GROUP = 64
 
 
@@ -258,11 +259,16 @@ class TrustedEngine:
         self._begin()
         set_training(self.run.local, training=True)
         total = self.run.offer.schedule.total_steps
+        stretch = self._stretch() if self.run.offer.schedule.staleness else None
         while (step := self._next_step) < total:
-            self._train_step(steps(step))
-            for line in self._lines:
-                line.settle_if_due()
-            done = step + 1
+            if stretch is None:
+                self._train_step(steps(step))
+                for line in self._lines:
+                    line.settle_if_due()
+            else:
+                stretch.settle()
+                stretch.work(steps, first=step)
+            done = self._next_step
             if done % self.run.every == 0 or done == total:
                 self._save(done)
                 for line in self._lines:
@@ -270,6 +276,23 @@ class TrustedEngine:
                 for line in self._lines:
                     line.saved()
                 self._observe(Saved(done))
+
+    def _stretch(self) -> Stretch:
+        """For steps that interleave: the same work, in an order that goes across them."""
+
+        def updated(done: StepDone) -> None:
+            self.losses.append(done.loss)
+            self.step_s.append(done.seconds)
+            self._observe(done)
+
+        return Stretch(
+            run=self.run,
+            line=self._lines[0],
+            stepper=self._stepper,
+            bottom=self._bottom,
+            backward=self._backward,
+            updated=updated,
+        )
 
     def _train_step(self, batches: Sequence[Batch]) -> None:
         began = time.perf_counter()

@@ -53,6 +53,11 @@ def chain_faults(job: "Job") -> Iterator[Fault]:
             )
         if not job.chain and key in job.codec.model_fields_set:
             yield Fault(f"codec.{key}", "has a use with [[chain]] only; leave it out")
+    if job.chain and job.schedule.staleness:
+        yield Fault(
+            "schedule.staleness",
+            f"is {job.schedule.staleness}, and steps do not interleave over a [[chain]]; leave it out",
+        )
     if job.chain and job.canary.file is not None:
         yield Fault(
             "canary.file",

@@ -129,13 +129,21 @@ class Job(Table):
                     exclude={"public_text"} | (set() if self.chain else INNER)
                 ),
                 "optimiser": self.optimiser.model_dump(),
-                # None of them changes a number: a run may be resumed with others.
-                "schedule": self.schedule.model_dump(exclude={"order", "in_flight", "overlap"}),
+                "schedule": self._deciding_schedule(),
                 **({"chain": self.starts} if self.chain else {}),
                 **({"privacy": privacy} if privacy else {}),
                 **({"canary": self.canary.rate} if self.canary.file else {}),
             }
         )
+
+    def _deciding_schedule(self) -> dict[str, object]:
+        """Of the schedule, what a number depends on; a run may be resumed with another order."""
+        exact = {"order", "in_flight", "overlap", "staleness"}
+        settings = self.schedule.model_dump(exclude=exact)
+        if staleness := self.schedule.staleness:
+            # A step after a checkpoint's drain uses newer weights than it would without.
+            settings |= {"staleness": staleness, "every_steps": self.checkpoint.every_steps}
+        return settings
 
     def inputs_digest(self) -> str:
         """SHA-256, hex, of the contents that decide the numbers: training data, public texts, label

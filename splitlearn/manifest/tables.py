@@ -189,6 +189,15 @@ class ScheduleTable(Table):
         le=16,
         description="a whole number of pieces under way at once, from 1 to 16; it bounds memory",
     )
+    staleness: int = Field(
+        default=0,
+        ge=0,
+        le=4,
+        description=(
+            "a whole number of steps that a gradient's weights may be behind, from 0, which is exact, "
+            "to 4; each keeps a copy more of what trains"
+        ),
+    )
     overlap: bool = Field(
         default=True,
         description="true: encode, log and send beside the sums; false: all in turn, so that a log "

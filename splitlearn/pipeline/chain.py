@@ -43,7 +43,8 @@ class Chain:
     the next and back. up, down: the trusted party's link; between: from one compute party to another.
     relayed: hops go by way of the trusted party, which takes relay_s for each. update_s, stage_update_s:
     optimiser steps. window: frames that may be untaken in one direction. settle_messages: heads and
-    receipts are swapped after so many messages of both (0: never).
+    receipts are swapped after so many messages of both (0: never). staleness: how many steps more than
+    one are under way; a stretch of them then ends before it has more than settle_messages.
     """
 
     micro_batches: int
@@ -68,6 +69,7 @@ class Chain:
     stage_update_s: float = 0.0
     window: int = 1 << 30
     settle_messages: int = 0
+    staleness: int = 0
 
     def __post_init__(self) -> None:
         between = len(self.stages) - 1
@@ -101,17 +103,22 @@ class Span:
 
 @dataclass(frozen=True)
 class Run:
-    """What a simulation found. ends_s: when the trusted party was done with each step."""
+    """What a simulation found. ends_s: when the trusted party was done with each step.
+
+    left_out: first steps that say nothing of the long run: the one that finds everybody idle, or, where
+    steps interleave, all up to the first drain, for before it later steps have begun.
+    """
 
     spans: tuple[Span, ...]
     ends_s: tuple[float, ...]
+    left_out: int = 1
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step in the long run: the first one, which finds everybody idle, left out."""
-        if len(self.ends_s) == 1:
-            return self.ends_s[0]
-        return (self.ends_s[-1] - self.ends_s[0]) / (len(self.ends_s) - 1)
+        """Seconds of a step in the long run; of one step, or one stretch, as it is."""
+        first = self.left_out if len(self.ends_s) > self.left_out else 0
+        began_s = self.ends_s[first - 1] if first else 0.0
+        return (self.ends_s[-1] - began_s) / (len(self.ends_s) - first)
 
     def busy_s(self, lane: str) -> float:
         """Seconds a step in which `lane` was at work."""

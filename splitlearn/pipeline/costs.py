@@ -52,6 +52,7 @@ class Setting:
     returns: bool
     lower: int = 0
     upper: int = 0
+    staleness: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,11 @@ _LENGTH_BYTES = 2
 # HTTP/2 and TLS around every 16 KiB.
 _WIRE_OVERHEAD = 1.004
 
-# Frames untaken in one direction, and messages between settlements, as the engine has them.
+# Frames untaken in one direction, and messages between settlements, as the engine has them: where steps
+# interleave, as many as the session allows.
 _WINDOW = 32
 _SETTLE_MESSAGES = 128
+_STRETCH_MESSAGES = 256
 
 
 def cost(setting: Setting, *, speeds: Speeds, link: Link) -> Costed:
@@ -157,12 +160,32 @@ def chain_of(setting: Setting, *, speeds: Speeds, link: Link) -> Chain:
         update_s=trains * trusted.layer_update_s + ends_s,
         stage_update_s=inside * peer.layer_update_s if setting.gradients else 0.0,
         window=_WINDOW,
-        settle_messages=_SETTLE_MESSAGES,
+        settle_messages=_STRETCH_MESSAGES if setting.staleness else _SETTLE_MESSAGES,
+        staleness=setting.staleness,
     )
 
 
 def limit_s(chain: Chain) -> float:
     """No step of this chain is shorter, whatever its schedule.
+
+    Where steps interleave, their round trips do too; of so many at once none is shorter than alone.
+    """
+    alone_s = _drained_limit_s(chain)
+    if not chain.staleness:
+        return alone_s
+    m, stage = chain.micro_batches, chain.stages[0]
+    up, down = chain.up.sending_s, chain.down.sending_s
+    return max(
+        m * (chain.bottom_s + chain.top_s + chain.bottom_backward_s) + chain.update_s,
+        m * (stage.forward_s + stage.backward_s),
+        m * (up(chain.activation) + up(chain.gradient or 0)),
+        m * (down(chain.output) + down(chain.input_gradient or 0)),
+        alone_s / (chain.staleness + 1),
+    )
+
+
+def _drained_limit_s(chain: Chain) -> float:
+    """That of steps one after the other.
 
     The busiest of both parties and both wires, and beside it what a step cannot hide: the way of one
     micro-batch up to the busiest of them and on from there, delays included.

@@ -5,11 +5,13 @@ Pure. It runs the schedule that the engine runs: the trusted party goes through 
 early; each compute party answers in order of arrival. What carries their messages is `world`'s.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 from splitlearn.pipeline.chain import COMPUTE, RELAY, TRUSTED, Chain, Run
 from splitlearn.pipeline.schedule import ORDERS, Op
+from splitlearn.pipeline.stretch import Turn, interleaved, until_drained
 from splitlearn.pipeline.world import Message, Process, Put, Take, Work, World
 
 __all__ = ["simulate"]
@@ -50,7 +52,8 @@ def simulate(chain: Chain, *, steps: int = 3) -> Run:
             f"the parties wait for each other after {len(ends)} steps: {chain.in_flight} micro-batches "
             f"in flight are too many for a window of {chain.window}"
         )
-    return Run(spans=tuple(world.spans), ends_s=tuple(ends))
+    left_out = len(_stretch(chain, steps)) if chain.staleness else 1
+    return Run(spans=tuple(world.spans), ends_s=tuple(ends), left_out=left_out)
 
 
 class _Route:
@@ -83,38 +86,75 @@ class _Route:
 def _trusted(
     chain: Chain, route: _Route, *, steps: int, ends: list[float], world: World
 ) -> Process:
-    backward = chain.input_gradient is not None
     last = len(chain.stages)
-    early: dict[tuple[str, int], Message] = {}
-    unsettled = 0
-    for step in range(steps):
-        for action in ORDERS[chain.order](
-            chain.micro_batches, in_flight=chain.in_flight, backward=backward
-        ):
-            i = action.micro_batch
-            wanted = _AWAITED.get(action.op)
-            while wanted is not None and (wanted, i) not in early:
-                came = yield Take(TRUSTED)
-                assert came is not None
-                early[came.kind, came.micro_batch] = came
-            if wanted is not None:
-                del early[wanted, i]
-            yield Work(TRUSTED, action.op.value, (i, step), _seconds(chain)[action.op])
-            leaving = {Op.BOTTOM: (_FORWARD, 0), Op.TOP: (_BACKWARD, last)}.get(action.op)
-            if leaving is not None:
-                put = route.put(*leaving, micro_batch=i, step=step)
-                if put is not None:
-                    yield put
-        yield Work(TRUSTED, "update", (0, step), chain.update_s)
-        unsettled += chain.messages
-        if chain.settle_messages and unsettled >= chain.settle_messages:
-            unsettled = 0
-            first = route.put(_FORWARD, 0, micro_batch=0, step=step)
-            assert first is not None
-            ask = Message(_SETTLE, 0, step, _SETTLE_BYTES, first.dest)
-            yield Put(TRUSTED, first.dest, ask)
-            yield Take(TRUSTED)
-        ends.append(world.now_s)
+    early: dict[tuple[str, int, int], Message] = {}
+    for turn, settle in _turns(chain, steps=steps):
+        step = turn.step
+        if turn.action is None:
+            yield Work(TRUSTED, "update", (0, step), chain.update_s)
+            if settle:
+                first = route.put(_FORWARD, 0, micro_batch=0, step=step)
+                assert first is not None
+                ask = Message(_SETTLE, 0, step, _SETTLE_BYTES, first.dest)
+                yield Put(TRUSTED, first.dest, ask)
+                yield Take(TRUSTED)
+            ends.append(world.now_s)
+            continue
+        op, i = turn.action.op, turn.action.micro_batch
+        wanted = _AWAITED.get(op)
+        while wanted is not None and (wanted, step, i) not in early:
+            came = yield Take(TRUSTED)
+            assert came is not None
+            early[came.kind, came.step, came.micro_batch] = came
+        if wanted is not None:
+            del early[wanted, step, i]
+        yield Work(TRUSTED, op.value, (i, step), _seconds(chain)[op])
+        leaving = {Op.BOTTOM: (_FORWARD, 0), Op.TOP: (_BACKWARD, last)}.get(op)
+        if leaving is not None:
+            put = route.put(*leaving, micro_batch=i, step=step)
+            if put is not None:
+                yield put
+
+
+def _turns(chain: Chain, *, steps: int) -> Iterator[tuple[Turn, bool]]:
+    """All that the trusted party does, and whether it settles after it."""
+    backward, m = chain.input_gradient is not None, chain.micro_batches
+    if not chain.staleness:
+        unsettled = 0
+        for step in range(steps):
+            for action in ORDERS[chain.order](m, in_flight=chain.in_flight, backward=backward):
+                yield Turn(step, action), False
+            unsettled += chain.messages
+            due = 0 < chain.settle_messages <= unsettled
+            unsettled = 0 if due else unsettled
+            yield Turn(step, None), due
+        return
+    first = 0
+    while first < steps:
+        stretch = _stretch(chain, steps - first)
+        turns = interleaved(
+            stretch,
+            staleness=chain.staleness,
+            in_flight=chain.in_flight,
+            backward=backward,
+            order=chain.order,
+        )
+        for turn in turns:
+            drained = turn == Turn(len(stretch) - 1, None)
+            yield replace(turn, step=first + turn.step), drained and chain.settle_messages > 0
+        first += len(stretch)
+
+
+def _stretch(chain: Chain, steps: int) -> list[int]:
+    """The micro-batches of each step of the next stretch, with so many steps to go."""
+    counts = until_drained(
+        [chain.micro_batches] * steps,
+        first=0,
+        every=steps + 1,
+        kinds=chain.messages // chain.micro_batches,
+        most=chain.settle_messages or steps * chain.messages,
+    )
+    return list(counts)
 
 
 def _seconds(chain: Chain) -> dict[Op, float]:

@@ -44,6 +44,8 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}\Z
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Signature = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}\Z")]
 Conversation = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
+# Each step more that segments may be behind holds one more copy of what trains, at both parties.
+Staleness = Annotated[int, msgspec.Meta(ge=0, le=4)]
 Real = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 
 
@@ -121,9 +123,12 @@ class OptimiserSpec(Meta, frozen=True):
 
 
 class ScheduleSpec(Meta, frozen=True):
+    """staleness: how many steps a gradient's weights may be behind, and steps more under way."""
+
     name: Literal["constant", "linear", "cosine"]
     warmup_steps: Count
     total_steps: Count
+    staleness: Staleness = 0
 
 
 class Offer(Meta, frozen=True):

@@ -114,6 +114,7 @@ def test_what_is_possible_is_read(tmp_path: Path, changes: dict[str, Any]) -> No
             "cut.lower.public_text has a use",
         ),
         ({"schedule": {"in_flight": 17}}, "schedule.in_flight is 17"),
+        ({"schedule": {"staleness": 5}}, "schedule.staleness is 5"),
         ({"schedule": {"order": "random"}}, 'schedule.order is "random"'),
         ({"schedule": {"micro_batches": 33}}, "schedule.micro_batches is 33, more than the 32"),
         (
@@ -212,6 +213,7 @@ DECIDING: list[dict[str, Any]] = [
     {"optimiser": {"learning_rate": 3e-5}},
     {"schedule": {"epochs": 2}},
     {"schedule": {"micro_batches": 2}},
+    {"schedule": {"staleness": 1}},
     {"privacy": {"label_epsilon": 1.0}},
 ]
 INDIFFERENT: list[dict[str, Any]] = [
@@ -237,6 +239,14 @@ def test_addresses_paths_names_and_contents_are_not_in_the_digest_the_peer_gets(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     assert job(tmp_path).digest() == job(tmp_path, **changes).digest()
+
+
+def test_where_steps_interleave_the_distance_of_checkpoints_decides_the_numbers_too(
+    tmp_path: Path,
+) -> None:
+    stale: dict[str, Any] = {"schedule": {"staleness": 2}}
+    often = {**stale, "checkpoint": {"every_steps": 7}}
+    assert job(tmp_path, **stale).digest() != job(tmp_path, **often).digest()
 
 
 def test_the_digest_is_the_same_in_any_version_of_this_program(tmp_path: Path) -> None:

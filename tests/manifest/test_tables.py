@@ -2,6 +2,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from splitlearn.manifest import tables
+from splitlearn.manifest.hops import INNER
 from splitlearn.manifest.tables import CodecTable, CutTable, OptimiserTable, ScheduleTable
 from splitlearn.roles import Kind
 from splitlearn.wire.messages import CodecSpec, OptimiserSpec, ScheduleSpec
@@ -17,11 +18,11 @@ def test_every_key_says_what_it_takes(table: type[BaseModel]) -> None:
 
 
 def test_codec_optimiser_and_schedule_have_the_keys_that_the_wire_has() -> None:
-    kinds = set(CodecTable.model_fields) - {"public_text"}
+    kinds = set(CodecTable.model_fields) - {"public_text"} - INNER
     assert kinds == set(CodecSpec.__struct_fields__)
     assert kinds < {kind.value for kind in Kind}
     assert set(OptimiserTable.model_fields) == set(OptimiserSpec.__struct_fields__)
-    shared = {"name", "warmup_steps"}
+    shared = {"name", "warmup_steps", "staleness"}
     assert shared <= set(ScheduleTable.model_fields) & set(ScheduleSpec.__struct_fields__)
 
 

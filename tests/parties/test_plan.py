@@ -67,6 +67,28 @@ def test_a_plan_says_step_limit_bytes_error_and_class_of_both(job: Path) -> None
     assert ET.parse(picture).getroot().tag.endswith("svg")
 
 
+def test_what_interleaved_steps_would_save_is_said_and_never_chosen(job: Path) -> None:
+    far = planned(job, "--keep-cuts", link="1gbit/400ms")
+    assert far["plan"]["setting"]["staleness"] == 0
+    assert far["interleaved"]["setting"] == {**far["plan"]["setting"], "staleness": 1}
+    assert far["interleaved"]["step_s"] < 0.95 * far["plan"]["step_s"]
+    shown = run(job, "--link", "1gbit/400ms", "--speeds", job.parent / "speeds.toml")
+    assert "schedule.staleness = 1 would make a step" in shown.stdout
+    assert "another model" in shown.stdout
+    near = planned(job, "--keep-cuts", link="1mbit/0ms")
+    assert near["interleaved"] is None
+
+
+def test_a_job_that_interleaves_is_planned_as_it_is(tmp_path: Path) -> None:
+    changes: Changes = {**FULL, "schedule": {**FULL["schedule"], "staleness": 2}}
+    path = make_job(tmp_path, changes=changes)
+    (tmp_path / "speeds.toml").write_text(write_speeds(SPEEDS), encoding="utf-8")
+    found = planned(path, "--keep-cuts", link="1gbit/400ms")
+    assert found["job"]["setting"]["staleness"] == found["plan"]["setting"]["staleness"] == 2
+    assert found["job"]["limit_s"] <= found["job"]["step_s"] < 0.8
+    assert found["interleaved"] is None
+
+
 def test_what_is_wanted_is_kept(job: Path) -> None:
     assert planned(job, "--error", 0.1)["plan"]["setting"]["codecs"] == ["int8"] * 4
     small = planned(job, "--error", 0.1, "--step-mb", 0.7)["plan"]

@@ -12,6 +12,7 @@ from splitlearn.engine.trusted import IN_FLIGHT
 from splitlearn.pipeline.chain import Pipe
 from splitlearn.pipeline.costs import Link, chain_of, cost, limit_s
 from splitlearn.pipeline.simulate import simulate
+from splitlearn.session import MAX_UNSETTLED
 from tests.pipeline.planning import GIVEN, LINK, PLAIN, SPEEDS
 
 modes = st.sampled_from([(False, False), (True, False), (True, True)])
@@ -78,6 +79,7 @@ def test_a_codec_without_figures_is_named() -> None:
     mbit=st.none() | st.floats(1, 1000),
     rtt_ms=st.floats(0, 200),
     factor=st.floats(0.1, 10),
+    staleness=st.integers(0, 2),
 )
 def test_no_schedule_beats_the_limit(
     mode: tuple[bool, bool],
@@ -87,6 +89,7 @@ def test_no_schedule_beats_the_limit(
     mbit: float | None,
     rtt_ms: float,
     factor: float,
+    staleness: int,
 ) -> None:
     layer_s, backward_s = SPEEDS.trusted.layer, SPEEDS.trusted.layer_backward
     peer = SPEEDS.trusted.model_copy(
@@ -103,7 +106,7 @@ def test_no_schedule_beats_the_limit(
         speeds=SPEEDS.model_copy(update={"compute": peer}),
         link=Link.of(mbit=mbit, rtt_ms=rtt_ms),
     )
-    chain = replace(chain, settle_messages=0)
+    chain = replace(chain, settle_messages=0, staleness=staleness)
     for order in ("1f1b", "fill-drain"):
         found = simulate(replace(chain, order=order), steps=4)
         # Without an input gradient the peer is done with a step after the trusted party.
@@ -120,3 +123,5 @@ def test_the_planner_knows_the_channels_window_and_the_engines_settling() -> Non
     chain = chain_of(GIVEN, speeds=SPEEDS, link=LINK)
     assert (chain.window, chain.settle_messages) == (DEFAULT_WINDOW, SETTLE_MESSAGES)
     assert GIVEN.in_flight == IN_FLIGHT
+    stale = chain_of(replace(GIVEN, staleness=2), speeds=SPEEDS, link=LINK)
+    assert (stale.staleness, stale.settle_messages) == (2, MAX_UNSETTLED)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from splitlearn.pipeline.chain import Chain, Pipe, StageCosts
+from splitlearn.pipeline.costs import limit_s
 from splitlearn.pipeline.formulas import overlapped_s
 from splitlearn.pipeline.simulate import simulate
 from tests.pipeline.test_chain import chain, chains, seconds
@@ -136,3 +137,49 @@ def test_a_second_compute_party_is_a_further_stage() -> None:
     whole, halves = simulate(one, steps=1), simulate(two, steps=1)
     assert halves.busy_s("compute 1") == halves.busy_s("compute 2") == whole.busy_s("compute") / 2
     assert halves.ends_s[0] < whole.ends_s[0]
+
+
+def test_a_staleness_of_one_halves_a_step_that_is_all_delay() -> None:
+    """One micro-batch there and back twice; with two steps under way each round trip serves both."""
+    far = Pipe(None, 50.0)
+    c = chain(micro_batches=1, up=far, down=far)
+    exact, stale = (simulate(replace(c, staleness=s), steps=21).step_s for s in (0, 1))
+    assert exact == pytest.approx(200 + 9)
+    assert stale == pytest.approx(100 + 9, rel=0.05)
+
+
+def test_with_a_frozen_bottom_a_step_has_one_round_trip_and_a_staleness_halves_it() -> None:
+    far = Pipe(None, 50.0)
+    c = chain(
+        micro_batches=1, up=far, down=far, gradient=100, input_gradient=None, bottom_backward_s=0
+    )
+    exact, stale = (simulate(replace(c, staleness=s), steps=21).step_s for s in (0, 1))
+    assert 100 <= exact <= 100 + 8
+    assert stale <= exact / 2 + 5
+
+
+def test_without_delay_there_is_nothing_to_gain_but_the_peers_idle_time() -> None:
+    c = chain(micro_batches=4)
+    exact, stale = (simulate(replace(c, staleness=s), steps=9).step_s for s in (0, 1))
+    busy_s = 4 * (1.0 + 3.0 + 2.0)
+    assert busy_s - 1e-9 <= stale <= exact
+
+
+@given(c=chains, staleness=st.integers(1, 4))
+def test_interleaved_steps_are_no_shorter_than_the_busiest_allows(c: Chain, staleness: int) -> None:
+    steps = 6
+    found = simulate(replace(c, staleness=staleness), steps=steps)
+    end_s = max(span.end_s for span in found.spans)
+    assert end_s / steps >= limit_s(replace(c, staleness=staleness)) * (1 - 1e-9)
+    assert found.ends_s == tuple(sorted(found.ends_s))
+
+
+def test_a_stretch_ends_with_a_settlement() -> None:
+    c = chain(micro_batches=1, staleness=1, settle_messages=12)
+    found = simulate(c, steps=7)
+    far = simulate(replace(c, up=Pipe(None, 10.0), down=Pipe(None, 10.0)), steps=7)
+    drained = [b - a for a, b in zip(far.ends_s, far.ends_s[1:], strict=False)]
+    assert len(found.ends_s) == 7
+    # Of three steps a stretch, the first of the next pays two round trips.
+    assert drained[2] > drained[1]
+    assert drained[5] > drained[4]

@@ -205,6 +205,9 @@ def test_a_step_out_of_its_bounds_is_refused(position: int, value: object) -> No
         (9, ["adam", 5e-5, 0.01, 0.9, 0.999, 1e-8]),
         (9, ["adamw", math.nan, 0.01, 0.9, 0.999, 1e-8]),
         (9, ["adamw", -math.inf, 0.01, 0.9, 0.999, 1e-8]),
+        (11, ["linear", 10, 300, -1]),
+        (11, ["linear", 10, 300, 5]),
+        (11, ["linear", 10, 300, True]),
         (14, [1] * 65),
     ],
 )
