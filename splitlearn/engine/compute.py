@@ -325,9 +325,10 @@ def _answer(
     reply_to: int,
 ) -> None:
     answer = msgspec.structs.replace(meta, lengths=(), reply_to=reply_to)
+    values_BTD = x_BTD.detach()  # what waits to be sent holds no graph
     talk.say_soon(
         kind,
         answer,
-        lambda: pack(x_BTD.detach(), lengths=meta.lengths, packed=meta.packed),
+        lambda: pack(values_BTD, lengths=meta.lengths, packed=meta.packed),
         codec=loaded.codecs[kind],
     )

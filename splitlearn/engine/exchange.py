@@ -63,10 +63,11 @@ class Exchange:
     def send(self, kind: Kind, h_BTD: Tensor, batch: Batch, place: StepTensor) -> None:
         """Pass a padded tensor through the gate, soon; nobody may change it any more."""
         noise = self._noise
+        values_BTD = h_BTD.detach()  # what waits to be sent holds no graph
         self._talk.say_soon(
             kind,
             place if kind is Kind.ACTIVATION else msgspec.structs.replace(place, lengths=()),
-            lambda: pack(h_BTD.detach(), lengths=batch.lengths, packed=place.packed),
+            lambda: pack(values_BTD, lengths=batch.lengths, packed=place.packed),
             codec=self._codecs[kind],
             private=_private(batch),
             dp=noise.record(place.step) if noise and kind is Kind.GRADIENT else None,
