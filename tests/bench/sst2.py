@@ -140,9 +140,9 @@ input_gradient = "transform-e0.2"
         upper=PCA,
         codecs="""
 public_text = "public.txt"
-activation = "pca-transform-e0.35"
-output = "transform-e0.15"
-gradient = "transform-e0.15"
+activation = "pca-transform-e0.22"
+output = "transform-e0.03"
+gradient = "transform-e0.05"
 """,
         micro_batches=1,
         points=1.0,
