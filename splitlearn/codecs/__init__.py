@@ -1,6 +1,6 @@
-"""How the rows of a message are written: pure functions from float32 rows to named parts and back.
+"""How the rows of a message are written: from float32 rows to named parts and back.
 
-Never decides what may leave, never keeps state, never sends.
+Never decides what may leave, never sends. Whoever decodes needs nothing but the message.
 """
 
 from splitlearn.codecs.base import Codec, Identity, Slot, check, to_part, to_tensor

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from splitlearn.errors import ManifestError
-from splitlearn.manifest.chains import needs_basis
+from splitlearn.manifest.chains import needs_basis, remembers
 from splitlearn.manifest.fields import (
     Fault,
     IdentityTable,
@@ -100,7 +100,16 @@ class Job(Table):
                 "schedule": self.schedule.model_dump(exclude={"order", "in_flight"}),
                 **({"privacy": privacy} if privacy else {}),
                 **({"canary": self.canary.rate} if self.canary.file else {}),
+                # Codecs forget at checkpoints.
+                **({"every_steps": self.checkpoint.every_steps} if self._remembers else {}),
             }
+        )
+
+    @property
+    def _remembers(self) -> bool:
+        codec = self.codec
+        return any(
+            map(remembers, (codec.activation, codec.output, codec.gradient, codec.input_gradient))
         )
 
     def inputs_digest(self) -> str:

@@ -195,6 +195,10 @@ _WRITTEN: Mapping[str, tuple[frozenset[str], Callable[[int, int, float], int]]] 
     ),
     "randk-": (frozenset({"F16", "I8", "U8"}), lambda n, d, k: 2 * n * _kept(d, k) + 9),
     "svd-": (frozenset({"F16", "I8"}), lambda n, d, q: 2 * (n + d) * _kept(min(n, d), q) + 2),
+    "lowrank-": (
+        frozenset({"F16", "I8"}),
+        lambda n, d, rank: 2 * (n + d) * min(n, d, int(rank)) + 2,
+    ),
     # A byte for each value, two beside it where it is large, one for each row or column, all by zstd.
     "pca-": (frozenset({"F16", "I8"}), lambda n, d, q: 2 * n * _kept(d, q) + 1),
     **{

@@ -239,6 +239,13 @@ def test_addresses_paths_names_and_contents_are_not_in_the_digest_the_peer_gets(
     assert job(tmp_path).digest() == job(tmp_path, **changes).digest()
 
 
+def test_where_codecs_forget_at_checkpoints_their_number_decides(tmp_path: Path) -> None:
+    codec = {"output": "lowrank-4"}
+    often = job(tmp_path, codec=codec, checkpoint={"every_steps": 7}).digest()
+    assert job(tmp_path, codec=codec).digest() != often
+    assert job(tmp_path, codec=codec, checkpoint={"every_steps": 7}).digest() == often
+
+
 def test_the_digest_is_the_same_in_any_version_of_this_program(tmp_path: Path) -> None:
     known = "c764b68fbe38642f62a1a0cf1fa188934a33f2e931dab69380f86fc8ef83ec9c"
     assert job(tmp_path).digest() == known
