@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from splitlearn.channel.base import Channel
-from splitlearn.codecs.base import Codec
-from splitlearn.engine.bases import codecs_of, expected_bases
+from splitlearn.codecs import Codec
+from splitlearn.engine.bases import expected_bases
 from splitlearn.engine.checkpoints import Checkpoints
+from splitlearn.engine.coders import Coders
 from splitlearn.engine.events import Answered, Began, Finished, Observe, Saved
 from splitlearn.engine.optimiser import Stepper, build_stepper
 from splitlearn.engine.seeds import seeded
@@ -71,10 +72,14 @@ class _Loaded:
     offer: Offer
     trunk: Trunk
     checkpoints: Checkpoints
-    codecs: dict[Kind, Codec] = field(default_factory=dict)
+    coders: Coders | None = None
     stepper: Stepper = field(default_factory=lambda: Stepper(None, None))
     # Micro-batches of the step under way: trunk's input, its output, and where they belong.
     graphs: dict[int, tuple[Tensor, Tensor, StepTensor]] = field(default_factory=dict)
+
+    def codec(self, kind: Kind, meta: StepTensor) -> Codec:
+        assert self.coders is not None, "a step before the parties agreed"
+        return self.coders.of(kind, phase=meta.phase)
 
     @property
     def trains(self) -> bool:
@@ -147,7 +152,7 @@ class ComputeEngine:
             needs, bases = (*needs, "bases"), {}
         talk.say(Kind.ACCEPT, Accept(loaded.checkpoints.held(), needs, talk.gate.witness.held))
         step, received = _take_weights(talk, loaded, place, needs, expected=expected)
-        loaded.codecs = codecs_of(
+        loaded.coders = Coders(
             msgspec.structs.asdict(offer.codecs), received if "bases" in needs else bases
         )
         _go_to(loaded, step)
@@ -186,6 +191,8 @@ class ComputeEngine:
         loaded.checkpoints.save(
             frame.meta.step, model=loaded.trunk, stepper=loaded.stepper, extra={}
         )
+        if loaded.coders is not None:
+            loaded.coders.forget()
         talk.say(Kind.SAVED, frame.meta)
         self._observe(Saved(frame.meta.step))
 
@@ -306,7 +313,7 @@ def _step_of(frame: Frame) -> StepTensor:
 def _tensor(talk: Talk, loaded: _Loaded, frame: Frame, meta: StepTensor, *, width: int) -> Tensor:
     """The padded tensor that a frame's payload stands for; meta is the activation's."""
     rows = sum(meta.lengths) if meta.packed else len(meta.lengths) * meta.width
-    x_ND = talk.tensor(frame, codec=loaded.codecs[frame.kind], rows=rows, width=width)
+    x_ND = talk.tensor(frame, codec=loaded.codec(frame.kind, meta), rows=rows, width=width)
     return unpack(x_ND, lengths=meta.lengths, width=meta.width, packed=meta.packed)
 
 
@@ -321,4 +328,4 @@ def _answer(
 ) -> None:
     x_ND = pack(x_BTD.detach(), lengths=meta.lengths, packed=meta.packed)
     answer = msgspec.structs.replace(meta, lengths=(), reply_to=reply_to)
-    talk.say(kind, answer, tensor=x_ND, codec=loaded.codecs[kind])
+    talk.say(kind, answer, tensor=x_ND, codec=loaded.codec(kind, meta))

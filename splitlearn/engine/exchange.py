@@ -7,12 +7,11 @@ goes along to the gate. Does no sums and decides nothing about the pace.
 # B batch, T tokens, D width at a cut, N rows that travel (packed: B x T without padding)
 
 from collections.abc import Mapping
-from typing import Literal
 
 import msgspec
 from torch import Tensor
 
-from splitlearn.codecs import Codec
+from splitlearn.engine.coders import Coders, Phase
 from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.talk import Talk
 from splitlearn.gate import Private
@@ -22,9 +21,7 @@ from splitlearn.tasks.batches import Batch
 from splitlearn.wire.frames import Frame
 from splitlearn.wire.messages import StepTensor
 
-__all__ = ["Exchange", "Phase", "rows_in"]
-
-Phase = Literal["train", "evaluate"]
+__all__ = ["Exchange", "rows_in"]
 
 
 class Exchange:
@@ -38,12 +35,12 @@ class Exchange:
         self,
         talk: Talk,
         *,
-        codecs: Mapping[Kind, Codec],
+        coders: Coders,
         widths: Mapping[Kind, int],
         packed: bool,
         noise: LabelNoise | None,
     ) -> None:
-        self._talk, self._codecs, self._widths = talk, codecs, widths
+        self._talk, self._coders, self._widths = talk, coders, widths
         self._packed, self._noise = packed, noise
         self._early: dict[tuple[Kind, int], Frame] = {}
 
@@ -67,7 +64,7 @@ class Exchange:
             kind,
             place if kind is Kind.ACTIVATION else msgspec.structs.replace(place, lengths=()),
             tensor=pack(h_BTD.detach(), lengths=batch.lengths, packed=place.packed),
-            codec=self._codecs[kind],
+            codec=self._coders.of(kind, phase=place.phase),
             private=_private(batch),
             dp=noise.record(place.step) if noise and kind is Kind.GRADIENT else None,
             keep=batch.canary,
@@ -82,7 +79,7 @@ class Exchange:
             self._early[frame.kind, frame.meta.micro_batch] = frame
         x_ND = self._talk.tensor(
             self._early.pop(wanted),
-            codec=self._codecs[kind],
+            codec=self._coders.of(kind, phase=place.phase),
             rows=rows_in(batch, place),
             width=self._widths[kind],
         )

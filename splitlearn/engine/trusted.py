@@ -21,8 +21,8 @@ from transformers.utils.generic import ModelOutput
 
 from splitlearn.channel.base import Channel, PeerRestarted
 from splitlearn.channel.mailbox import DEFAULT_WINDOW
-from splitlearn.engine.bases import codecs_of
 from splitlearn.engine.checkpoints import Checkpoints
+from splitlearn.engine.coders import Coders
 from splitlearn.engine.events import (
     Began,
     Evaluated,
@@ -108,9 +108,7 @@ class TrustedEngine:
         self._stepper = build_stepper(
             run.local.parameters(), optimiser=run.offer.optimiser, schedule=run.offer.schedule
         )
-        self._codecs = codecs_of(
-            msgspec.structs.asdict(run.offer.codecs), run.groups.get("bases", {})
-        )
+        self._coders = Coders(msgspec.structs.asdict(run.offer.codecs), run.groups.get("bases", {}))
         for module in run.local.modules():
             if isinstance(module, RemoteStage):
                 module.exchange = pause_at_cut
@@ -197,9 +195,10 @@ class TrustedEngine:
             received=self.received,
         )
         self._talk = talk
+        self._coders.forget()
         self._exchange = Exchange(
             talk,
-            codecs=self._codecs,
+            coders=self._coders,
             widths={Kind.OUTPUT: run.exit, Kind.INPUT_GRADIENT: run.entrance},
             packed=run.packed,
             noise=run.noise,
@@ -253,6 +252,7 @@ class TrustedEngine:
                 self._save(done)
                 self._now.say(Kind.CHECKPOINT, Step(done))
                 self._now.hear(Kind.SAVED)
+                self._coders.forget()
                 self._observe(Saved(done))
 
     def _train_step(self, batches: Sequence[Batch]) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from splitlearn.audit import Payload, read_records
 from splitlearn.channel import pair
 from splitlearn.codecs import build
+from splitlearn.engine.coders import Coders
 from splitlearn.engine.exchange import Exchange, rows_in
 from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.talk import Talk
@@ -49,7 +50,7 @@ class Pair:
         talk.hear(Kind.READY)
         self.exchange = Exchange(
             talk,
-            codecs={kind: build("identity") for kind in KINDS},
+            coders=Coders({kind.value: "identity" for kind in KINDS}, {}),
             widths={Kind.OUTPUT: WIDTH, Kind.INPUT_GRADIENT: WIDTH},
             packed=True,
             noise=NOISE,
