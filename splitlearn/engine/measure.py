@@ -28,7 +28,7 @@ from splitlearn.errors import RefusedError
 from splitlearn.gate import Gate, Private
 from splitlearn.identity import PartyName
 from splitlearn.identity.party import Keys
-from splitlearn.manifest import Job, needs_basis
+from splitlearn.manifest import Job, links, needs_basis
 from splitlearn.pipeline.speeds import Line, PartySpeeds, Speeds
 from splitlearn.policy import Policy
 from splitlearn.roles import Kind, Role
@@ -124,7 +124,9 @@ def measure_speeds(
             message=_message(policy, batches, width=model.config.hidden_size),
         ),
         codecs={
-            name: _codec(name, passes[-1][0].rows_ND) for name in codecs if not needs_basis(name)
+            name: _codec(name, passes[-1][0].rows_ND)
+            for name in codecs
+            if not needs_basis(name) and not links(name)
         },
     )
 

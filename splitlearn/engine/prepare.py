@@ -135,6 +135,8 @@ def prepare(job: Job) -> Prepared:
         noise=_noise(job, data),
         order=job.schedule.order,
         in_flight=job.schedule.in_flight,
+        cache_bytes=job.codec.cache_mb * 2**20,
+        linking=bytes.fromhex(claim.labels),
     )
     data = _protected(job, data, secret=bytes.fromhex(claim.labels))
     return Prepared(run=run, data=data, cut=cut, model=local, bases=bases)
@@ -306,7 +308,8 @@ def _public(
 class _Claim(msgspec.Struct, frozen=True):
     """What makes a run folder one run's: the salt of its log, and what went in.
 
-    labels: the secret that randomised labels are drawn by. Unlike the salt, the peer never has it.
+    labels: the secret that randomised labels and pseudonyms of samples are drawn by. Unlike the salt,
+    the peer never has it.
     """
 
     salt: str

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import msgspec
@@ -35,6 +35,7 @@ from splitlearn.engine.events import (
 )
 from splitlearn.engine.exchange import Exchange, rows_in
 from splitlearn.engine.flight import Flight, pause_at_cut
+from splitlearn.engine.kept import DEFAULT_BYTES, Kept, Namer
 from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.optimiser import build_stepper
 from splitlearn.engine.plain import logits_of
@@ -75,7 +76,8 @@ class TrustedRun:
     by group name, and the bases of codecs as "bases"; entrance and exit: columns of what is sent and
     what comes back; packed: whether padding is left out; every: steps between checkpoints; noise: on
     what labels decide, where the job asks for it; order, in_flight: schedule of a step's
-    micro-batches, and activations under way at once.
+    micro-batches, and activations under way at once. cache_bytes: for rows that codecs keep between
+    epochs; linking: the secret behind the pseudonyms of samples.
     """
 
     offer: Offer
@@ -89,6 +91,8 @@ class TrustedRun:
     noise: LabelNoise | None = None
     order: str = "1f1b"
     in_flight: int = IN_FLIGHT
+    cache_bytes: int = DEFAULT_BYTES
+    linking: bytes = field(default=b"", repr=False)
 
 
 class TrustedEngine:
@@ -108,7 +112,11 @@ class TrustedEngine:
         self._stepper = build_stepper(
             run.local.parameters(), optimiser=run.offer.optimiser, schedule=run.offer.schedule
         )
-        self._coders = Coders(msgspec.structs.asdict(run.offer.codecs), run.groups.get("bases", {}))
+        self._coders = Coders(
+            msgspec.structs.asdict(run.offer.codecs),
+            run.groups.get("bases", {}),
+            kept=Kept(checkpoints.folder.parent, limit_bytes=run.cache_bytes),
+        )
         for module in run.local.modules():
             if isinstance(module, RemoteStage):
                 module.exchange = pause_at_cut
@@ -165,6 +173,7 @@ class TrustedEngine:
 
     def end(self, error: BaseException | None) -> None:
         """Close the log's account of the conversation; call it once, whatever happened."""
+        self._coders.begin()  # what was kept is of no use to the next conversation
         if self._talk is not None:
             self._talk.end(error)
 
@@ -195,13 +204,14 @@ class TrustedEngine:
             received=self.received,
         )
         self._talk = talk
-        self._coders.forget()
+        self._coders.begin()
         self._exchange = Exchange(
             talk,
             coders=self._coders,
             widths={Kind.OUTPUT: run.exit, Kind.INPUT_GRADIENT: run.entrance},
             packed=run.packed,
             noise=run.noise,
+            namer=self._namer(),
         )
         talk.say(Kind.OFFER, offer)
         accept = talk.hear(Kind.ACCEPT).meta
@@ -219,6 +229,14 @@ class TrustedEngine:
         talk.hear(Kind.READY)
         self._settle()
         self._observe(Began(step, self._channel.peer))
+
+    def _namer(self) -> Namer | None:
+        """Who says which samples are kept, where the activation's codec keeps any."""
+        run, coders = self.run, self._coders
+        if not coders.links(Kind.ACTIVATION):
+            return None
+        widths = (run.entrance, *([run.exit] if coders.links(Kind.OUTPUT) else []))
+        return Namer(run.linking, widths=widths, limit_bytes=run.cache_bytes)
 
     def _common(self, mine: Sequence[int], *, theirs: Sequence[int]) -> int:
         """The newest step that both hold. A run that trains may always begin anew at 0."""

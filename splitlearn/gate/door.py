@@ -20,7 +20,9 @@ from splitlearn.errors import AuditError, RefusedError, SplitLearnError, WireErr
 from splitlearn.gate.account import Account, Outcome
 from splitlearn.gate.rows import check_arguments, check_rows, read_back, rows_of, same_bits
 from splitlearn.identity import PartyName
+from splitlearn.manifest.chains import SAMPLES
 from splitlearn.policy import (
+    STEP_KINDS,
     Direction,
     Facts,
     LabelGuard,
@@ -313,4 +315,9 @@ class _Attempt:
 
 
 def _with_bytes(facts: Facts, *, parts: Sequence[Part], wire_bytes: int) -> Facts:
-    return _replace(facts, dtypes=frozenset(part.dtype for part in parts), wire_bytes=wire_bytes)
+    return _replace(
+        facts,
+        dtypes=frozenset(part.dtype for part in parts),
+        wire_bytes=wire_bytes,
+        linked=facts.kind in STEP_KINDS and any(part.name == SAMPLES for part in parts),
+    )

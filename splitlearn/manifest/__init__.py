@@ -3,7 +3,7 @@
 Never opens a model or a data file but to see that it is there and, on request, to hash it.
 """
 
-from splitlearn.manifest.chains import needs_basis, remembers
+from splitlearn.manifest.chains import links, needs_basis, remembers
 from splitlearn.manifest.compute import Compute, load_compute
 from splitlearn.manifest.fields import Address, Source
 from splitlearn.manifest.job import Job, load_job
@@ -13,6 +13,7 @@ __all__ = [
     "Compute",
     "Job",
     "Source",
+    "links",
     "load_compute",
     "load_job",
     "needs_basis",

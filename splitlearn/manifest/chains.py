@@ -10,10 +10,12 @@ from dataclasses import dataclass
 __all__ = [
     "EXAMPLES",
     "FAMILIES",
+    "SAMPLES",
     "STAGES",
     "Chain",
     "Number",
     "chain_of",
+    "links",
     "needs_basis",
     "remembers",
 ]
@@ -61,6 +63,9 @@ FAMILIES: Mapping[str, Number | None] = {
     "int2": None,
     "int2-g64": None,
     "hadamard-int2": None,
+    "delta-int4": None,
+    "delta-int4-g64": None,
+    "delta-int2-g64": None,
     "topk-": Number(0.001, 1.0, "0.1", _SHARE),
     "randk-": Number(0.001, 1.0, "0.1", _SHARE),
     "svd-": Number(0.001, 1.0, "0.6", _SHARE),
@@ -77,6 +82,10 @@ _WHOLE = ("transform-e", "transform-b", "pca-transform-e", "pca-transform-b")
 _IN_BASIS = ("pca-", "pca-transform-e", "pca-transform-b")
 # These start from what the message before them left; only their encoders do.
 _REMEMBERING = ("lowrank-",)
+# These write what changed in a sample's rows; both sides keep rows by the sample's pseudonym.
+_LINKING = ("delta-int4", "delta-int4-g64", "delta-int2-g64")
+# The part of a message that has the pseudonyms. Who gets it can tell a sample when it comes again.
+SAMPLES = "samples"
 STAGES = ("zstd",)
 
 # One name of every chain there is.
@@ -101,6 +110,12 @@ def remembers(name: str) -> bool:
     """Whether what a codec of that name writes depends on the messages that it wrote before."""
     chain = chain_of(name)
     return chain is not None and chain.family in _REMEMBERING
+
+
+def links(name: str) -> bool:
+    """Whether a codec of that name needs to be told which sample is which."""
+    chain = chain_of(name)
+    return chain is not None and chain.family in _LINKING
 
 
 def chain_of(name: str) -> Chain | None:

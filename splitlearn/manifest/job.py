@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from splitlearn.errors import ManifestError
-from splitlearn.manifest.chains import needs_basis, remembers
+from splitlearn.manifest.chains import links, needs_basis, remembers
 from splitlearn.manifest.fields import (
     Fault,
     IdentityTable,
@@ -94,7 +94,9 @@ class Job(Table):
                 "cut": self.cut.model_dump(
                     exclude={"lower": {"public_text"}, "upper": {"public_text"}}
                 ),
-                "codec": self.codec.model_dump(exclude={"public_text"}),
+                "codec": self.codec.model_dump(
+                    exclude={"public_text"} if self._links else {"public_text", "cache_mb"}
+                ),
                 "optimiser": self.optimiser.model_dump(),
                 # Neither changes a number: a run may be resumed with others.
                 "schedule": self.schedule.model_dump(exclude={"order", "in_flight"}),
@@ -107,10 +109,16 @@ class Job(Table):
 
     @property
     def _remembers(self) -> bool:
+        return any(map(remembers, self._codecs))
+
+    @property
+    def _links(self) -> bool:
+        return any(map(links, self._codecs))
+
+    @property
+    def _codecs(self) -> tuple[str, ...]:
         codec = self.codec
-        return any(
-            map(remembers, (codec.activation, codec.output, codec.gradient, codec.input_gradient))
-        )
+        return (codec.activation, codec.output, codec.gradient, codec.input_gradient)
 
     def inputs_digest(self) -> str:
         """SHA-256, hex, of the contents that decide the numbers: training data, public texts, label
@@ -255,6 +263,25 @@ def _codec_faults(job: Job) -> Iterator[Fault]:
             )
     if job.codec.public_text is not None and not used:
         yield Fault("codec.public_text", "has a use with a pca- codec only; leave it out")
+    for kind in ("gradient", "input_gradient"):
+        if links(name := getattr(job.codec, kind)):
+            yield Fault(
+                f"codec.{kind}",
+                f"is {name}, and a gradient has little in common with that of an epoch before; take "
+                f"{name.removeprefix('delta-')}",
+            )
+    if links(job.codec.output) and not links(job.codec.activation):
+        yield Fault(
+            "codec.output",
+            f"is {job.codec.output}, and only an activation in a delta- codec says which sample is "
+            f"which; take {job.codec.output.removeprefix('delta-')}, or a delta- codec for both",
+        )
+    if job.canary.file is not None and links(job.codec.activation):
+        yield Fault(
+            "canary.file",
+            f"has no use with codec.activation {job.codec.activation}: a kept frame alone does not "
+            "say what the peer can put together; leave it out or take another codec",
+        )
 
 
 def _privacy_faults(job: Job) -> Iterator[Fault]:
