@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitlearn.manifest.chains import EXAMPLES, FAMILIES, Chain, chain_of, remembers
+from splitlearn.manifest.chains import EXAMPLES, FAMILIES, Chain, chain_of, links, remembers
 
 
 def test_every_family_has_an_example_with_and_where_it_may_without_a_stage() -> None:
@@ -64,3 +64,11 @@ def test_any_other_text_is_none_or_a_chain(text: str) -> None:
 def test_only_low_rank_factors_remember() -> None:
     assert {name for name in EXAMPLES if remembers(name)} == {"lowrank-32", "lowrank-32+zstd"}
     assert not remembers("lowrank")
+
+
+def test_only_codecs_of_changes_need_to_be_told_which_sample_is_which() -> None:
+    found = {name for name in EXAMPLES if links(name)}
+    assert found == {name for name in EXAMPLES if name.startswith("delta-")}
+    assert len(found) == 6
+    assert not links("delta-int8")
+    assert not any(remembers(name) for name in found)
