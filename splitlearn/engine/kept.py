@@ -1,6 +1,6 @@
 """Rows that one conversation keeps between epochs, in a file without a name, and who is kept.
 
-The file lies in the run's folder, is readable by its owner only and has no name from its first moment:
+The file lies in the run's folder, is readable by its owner only and loses its name before its first byte:
 whatever ends the process ends it. What does not fit is not kept, rather than dropping what is: every
 sample comes once an epoch, so what was used least recently is what comes next.
 
