@@ -105,6 +105,7 @@ def _serve(
         checkpoints=folder / "checkpoints",
         received=table.run.folder / "weights",
         models=(Path(model),) if model is not None and Path(model).is_dir() else (),
+        cache_bytes=table.run.cache_mb * 2**20,
     )
     with (
         farewell(channel),

@@ -270,6 +270,8 @@ def _print_rule(rule: "Rule", *, limit: str, name: str) -> None:
         value = getattr(rule, field)
         if isinstance(value, tuple):
             value = ", ".join(value) or "none"
+        elif field == "linkable":
+            value = "yes" if value is True else "no"
         elif isinstance(value, int):
             value = f"{value:,}"
         typer.echo(f"  {field:<20}{'no limit' if value is None else value}")

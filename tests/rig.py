@@ -150,8 +150,10 @@ def trusted_party(
     return Party(folder / "clinic", me=TRUSTED, peer=COMPUTE, policy=policy, clock=clock)
 
 
-def compute_party(folder: Path, *, clock: Callable[[], float] = time.time) -> Party:
-    return Party(folder / "gpuhost", me=COMPUTE, peer=TRUSTED, policy="compute.toml", clock=clock)
+def compute_party(
+    folder: Path, *, policy: str = "compute.toml", clock: Callable[[], float] = time.time
+) -> Party:
+    return Party(folder / "gpuhost", me=COMPUTE, peer=TRUSTED, policy=policy, clock=clock)
 
 
 def trusted_engine(
@@ -260,11 +262,12 @@ def run_in_memory(
     *,
     steps: Callable[[int], Sequence[Batch]],
     policy: str = "demo.toml",
+    compute_policy: str = "compute.toml",
     clock: Callable[[], float] = time.time,
 ) -> Result:
     """Train to the end over a memory channel."""
     trusted = trusted_party(tmp_path, policy=policy, clock=clock)
-    compute = compute_party(tmp_path, clock=clock)
+    compute = compute_party(tmp_path, policy=compute_policy, clock=clock)
     ours, theirs = pair()
     thread = ComputeThread(compute, theirs, overlap=run.overlap)
     engine = trusted_engine(run, trusted, ours)

@@ -1,7 +1,8 @@
 """What a codec is: float32 rows in, named little-endian parts out, and back again, strictly.
 
-A codec is a pure function of one message. It never keeps state between messages, never looks at
-which message it serves, and never trusts a peer's parts: `decode` first holds them against `layout`,
+Decoding is a pure function of one message; encoding too, but for the codecs that `remembers` of the
+manifest room names, which start from the message before. Only `delta.About` knows which message it serves.
+A codec never trusts a peer's parts: `decode` first holds them against `layout`,
 which follows from rows and width alone, so that nothing is allocated from a claim of the peer.
 Also the one place where a torch tensor becomes a Part and a Part becomes a torch tensor.
 

@@ -2,6 +2,7 @@
 
 from splitlearn.codecs.base import Codec
 from splitlearn.codecs.basis import Basis
+from splitlearn.codecs.delta import Delta
 from splitlearn.codecs.table import STAGES, VALUES
 from splitlearn.errors import WireError
 from splitlearn.manifest.chains import EXAMPLES, chain_of
@@ -24,4 +25,8 @@ def build(name: str, *, basis: Basis | None = None) -> Codec:
     if chain is None:
         raise WireError(f"the peer names codec {name!r}; this version has {', '.join(NAMES)}")
     codec = VALUES[chain.family].make(name.partition("+")[0], chain.number, basis)
-    return STAGES[chain.stage].wrap(codec) if chain.stage else codec
+    if not chain.stage:
+        return codec
+    wrap = STAGES[chain.stage].wrap
+    # What a message of changes begins with, its pseudonyms, has to be read before the rest can be.
+    return codec.staged(wrap) if isinstance(codec, Delta) else wrap(codec)

@@ -16,7 +16,7 @@ from splitlearn.codecs.base import Slot, bounded, check
 from splitlearn.codecs.cast import Float16
 from splitlearn.wire.tensors import Part
 
-__all__ = ["Svd"]
+__all__ = ["Svd", "named"]
 
 
 class Svd:
@@ -36,16 +36,16 @@ class Svd:
         root_K = s_R[:kept].sqrt()
         left, right = u_NR[:, :kept] * root_K, v_RD[:kept] * root_K.unsqueeze(1)
         return (
-            *_named(Float16().encode(left), "u"),
-            *_named(Float16().encode(right * largest), "v"),
+            *named(Float16().encode(left), "u"),
+            *named(Float16().encode(right * largest), "v"),
         )
 
     def decode(self, parts: Sequence[Part], *, rows: int, width: int) -> Tensor:
         bounded(rows, width)
         check(parts, self.layout(rows=rows, width=width))
         kept = self._kept(rows, width)
-        left = Float16().decode(_named(parts[:2], ""), rows=rows, width=kept)
-        right = Float16().decode(_named(parts[2:], ""), rows=kept, width=width)
+        left = Float16().decode(named(parts[:2], ""), rows=rows, width=kept)
+        right = Float16().decode(named(parts[2:], ""), rows=kept, width=width)
         return left @ right
 
     def layout(self, *, rows: int, width: int) -> tuple[Slot, ...]:
@@ -61,7 +61,7 @@ class Svd:
         return max(1, round(self._share * min(rows, width)))
 
 
-def _named(parts: Sequence[Part], prefix: str) -> tuple[Part, ...]:
+def named(parts: Sequence[Part], prefix: str) -> tuple[Part, ...]:
     """Float16's two parts under names of their own, or under its names again."""
     return tuple(
         replace(part, name=prefix + name) for part, name in zip(parts, ("x", "shift"), strict=True)

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from splitlearn.codecs.base import Codec, Identity
 from splitlearn.codecs.basis import Basis, Pca
 from splitlearn.codecs.cast import BFloat16, Float16
+from splitlearn.codecs.delta import Delta
 from splitlearn.codecs.lossless import Zstd
 from splitlearn.codecs.lowrank import Svd
 from splitlearn.codecs.packed import Packed
 from splitlearn.codecs.quantise import Int8
 from splitlearn.codecs.sparse import RandomK, TopK
 from splitlearn.codecs.transform import Transform
+from splitlearn.codecs.warm import LowRank
 from splitlearn.errors import WireError
 
 __all__ = ["STAGES", "VALUES", "Figures", "Stage", "Values"]
@@ -131,6 +133,17 @@ VALUES: Mapping[str, Values] = {
         alone=Figures(shrinks=15.7, error=0.347, speed_mb_s=450),
         with_zstd=Figures(shrinks=16.6, error=0.347, speed_mb_s=400),
     ),
+    **{
+        f"delta-{then}": Values(
+            line=f"what changed in a sample's rows, in {then}; the first time int8, as these figures are",
+            make=lambda name, *_, then=then, bits=bits, group=group: Delta(
+                name, then=Packed(then, bits=bits, group=group)
+            ),
+            alone=Figures(shrinks=4.0, error=0.012, speed_mb_s=300),
+            with_zstd=Figures(shrinks=4.6, error=0.012, speed_mb_s=200),
+        )
+        for then, bits, group in (("int4", 4, 0), ("int4-g64", 4, 64), ("int2-g64", 2, 64))
+    },
     "topk-": Values(
         line="the largest values of each row",
         make=lambda name, share, _: TopK(name, share=_given(share)),
@@ -148,6 +161,12 @@ VALUES: Mapping[str, Values] = {
         make=lambda name, share, _: Svd(name, share=_given(share)),
         alone=Figures(shrinks=2.8, error=0.173, speed_mb_s=59),
         with_zstd=Figures(shrinks=3.2, error=0.173, speed_mb_s=55),
+    ),
+    "lowrank-": Values(
+        line="factors found from the last ones; the space of each message's rows leaks with it",
+        make=lambda name, rank, _: LowRank(name, rank=int(_given(rank))),
+        alone=Figures(shrinks=20.2, error=0.626, speed_mb_s=300),
+        with_zstd=Figures(shrinks=21.9, error=0.626, speed_mb_s=250),
     ),
     "transform-e": Values(
         line="one step for all values, chosen by a relative error, entropy coded",

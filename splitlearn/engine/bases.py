@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from splitlearn.codecs import Basis, Codec, build
-from splitlearn.manifest import needs_basis
+from splitlearn.errors import WireError
+from splitlearn.manifest import links, needs_basis
 from splitlearn.roles import Kind
 from splitlearn.split import PcaBasis
 from splitlearn.wire.messages import Offer
@@ -38,11 +39,14 @@ def state_of(bases: Mapping[Kind, PcaBasis]) -> dict[str, Tensor]:
 def expected_bases(offer: Offer, *, width: int) -> dict[str, Tensor]:
     """Names and shapes of the bases that an offer's codecs work in, on the meta device.
 
-    WireError where an offer names a codec that there is not, or one in a basis for gradients.
+    WireError where an offer names a codec that there is not, or for gradients one in a basis or one of
+    what changed.
     """
     out = {}
     for kind in _STEP_KINDS:
         name = getattr(offer.codecs, kind.value)
+        if links(name) and kind not in IN_BASIS:
+            raise WireError(f"the peer names codec {name} for {kind.value}s, which it is not for")
         if not needs_basis(name) or kind not in IN_BASIS:
             build(name)
             continue

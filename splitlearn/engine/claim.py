@@ -14,8 +14,8 @@ __all__ = ["Claim", "claim_folder"]
 class Claim(msgspec.Struct, frozen=True):
     """What makes a run folder one run's: the salt of its log, and what went in.
 
-    labels: the secret that randomised labels and further salts are drawn by. Unlike the salt, no peer
-    ever has it.
+    labels: the secret that randomised labels, pseudonyms and further salts are drawn by. Unlike the
+    salt, no peer ever has it.
     """
 
     salt: str

@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from splitlearn.channel.base import Channel
-from splitlearn.codecs.base import Codec
-from splitlearn.engine.bases import codecs_of, expected_bases
+from splitlearn.codecs import Codec
+from splitlearn.engine.bases import expected_bases
 from splitlearn.engine.checkpoints import Checkpoints
+from splitlearn.engine.coders import Coders, spans_of
 from splitlearn.engine.events import Answered, Began, Finished, Observe, Saved
+from splitlearn.engine.kept import DEFAULT_BYTES, Kept
 from splitlearn.engine.optimiser import Stepper, build_stepper
 from splitlearn.engine.seeds import seeded
 from splitlearn.engine.stale import staleness_of
@@ -59,12 +61,13 @@ class RunPlace:
     """Where a compute party keeps one run, and where weights may lie already.
 
     checkpoints: the run's own folder; received: weights kept under their digest; models: model
-    folders of the party, which may hold the very layers.
+    folders of the party, which may hold the very layers. cache_bytes: for rows that codecs keep.
     """
 
     checkpoints: Path
     received: Path
     models: tuple[Path, ...] = ()
+    cache_bytes: int = DEFAULT_BYTES
 
 
 @dataclass
@@ -74,12 +77,24 @@ class _Loaded:
     offer: Offer
     trunk: Trunk
     checkpoints: Checkpoints
-    codecs: dict[Kind, Codec] = field(default_factory=dict)
+    agreed: Coders | None = None
     stepper: Stepper = field(default_factory=lambda: Stepper(None, None))
     # The trunk's weights by version, from RESUME on.
     versions: Versions = field(init=False)
     # By step and micro-batch, of the steps under way: trunk's input, output, and where they belong.
     graphs: dict[tuple[int, int], tuple[Tensor, Tensor, StepTensor]] = field(default_factory=dict)
+
+    @property
+    def coders(self) -> Coders:
+        assert self.agreed is not None, "a step before the parties agreed"
+        return self.agreed
+
+    def codec(
+        self, kind: Kind, meta: StepTensor, *, samples: tuple[bytes, ...] | None = ()
+    ) -> Codec:
+        """The codec of a message about the examples of an activation, whose metadata are `meta`."""
+        spans = spans_of(meta, lengths=meta.lengths)
+        return self.coders.of(kind, phase=meta.phase, samples=samples, spans=spans)
 
     @property
     def trains(self) -> bool:
@@ -157,9 +172,13 @@ class ComputeEngine:
             needs, bases = (*needs, "bases"), {}
         talk.say(Kind.ACCEPT, Accept(loaded.checkpoints.held(), needs, talk.gate.witness.held))
         step, received = _take_weights(talk, loaded, place, needs, expected=expected)
-        loaded.codecs = codecs_of(
-            msgspec.structs.asdict(offer.codecs), received if "bases" in needs else bases
+        loaded.agreed = Coders(
+            msgspec.structs.asdict(offer.codecs),
+            received if "bases" in needs else bases,
+            kept=Kept(place.checkpoints.parent, limit_bytes=place.cache_bytes),
         )
+        # What is kept of one message is what the next one is written against.
+        talk.overlap = talk.overlap and not loaded.coders.linking
         _go_to(loaded, step)
         talk.say(Kind.READY, Empty())
         self._observe(Began(step, self._channel.peer))
@@ -169,7 +188,9 @@ class ComputeEngine:
         meta, offer = _step_of(frame), loaded.offer
         training = loaded.trains and meta.phase == "train"
         entrance = cut_of(offer.cut).entrance(loaded.trunk.config.hidden_size)
-        h_BTD = _tensor(talk, loaded, frame, meta, width=entrance)
+        codec = loaded.codec(frame.kind, meta, samples=None)
+        h_BTD = _tensor(talk, codec, frame, meta, width=entrance)
+        samples = loaded.coders.keep(codec)
         h_BTD.requires_grad_(training and offer.returns_input_gradient)
         set_training(loaded.trunk, training=training)
         place = {"step": meta.step, "micro_batch": meta.micro_batch}
@@ -178,16 +199,19 @@ class ComputeEngine:
             o_BTD = loaded.trunk(h_BTD, lengths=meta.lengths)
         if training:
             loaded.graphs[meta.step, meta.micro_batch] = (h_BTD, o_BTD, meta)
-        _answer(talk, loaded, Kind.OUTPUT, o_BTD, meta, reply_to=frame.seq)
+        codec = loaded.codec(Kind.OUTPUT, meta, samples=samples)
+        _answer(talk, codec, Kind.OUTPUT, o_BTD, meta, reply_to=frame.seq)
+        loaded.coders.keep(codec)
 
     def _backward(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
         at = _step_of(frame)
         h_BTD, o_BTD, meta = loaded.graphs.pop((at.step, at.micro_batch))
-        g_BTD = _tensor(talk, loaded, frame, meta, width=o_BTD.shape[2])
+        g_BTD = _tensor(talk, loaded.codec(frame.kind, meta), frame, meta, width=o_BTD.shape[2])
         torch.autograd.backward(o_BTD, g_BTD)
         if loaded.offer.returns_input_gradient:
             assert h_BTD.grad is not None
-            _answer(talk, loaded, Kind.INPUT_GRADIENT, h_BTD.grad, meta, reply_to=frame.seq)
+            codec = loaded.codec(Kind.INPUT_GRADIENT, meta)
+            _answer(talk, codec, Kind.INPUT_GRADIENT, h_BTD.grad, meta, reply_to=frame.seq)
         if at.micro_batch == at.micro_batches - 1:
             loaded.versions.update(at.step, stepper=loaded.stepper)
             self._observe(Answered(at.step))
@@ -198,6 +222,7 @@ class ComputeEngine:
             frame.meta.step, model=loaded.trunk, stepper=loaded.stepper, extra={}
         )
         loaded.versions.drained(frame.meta.step)
+        loaded.coders.forget()
         talk.say(Kind.SAVED, frame.meta)
         self._observe(Saved(frame.meta.step))
 
@@ -320,16 +345,16 @@ def _step_of(frame: Frame) -> StepTensor:
     return frame.meta
 
 
-def _tensor(talk: Talk, loaded: _Loaded, frame: Frame, meta: StepTensor, *, width: int) -> Tensor:
+def _tensor(talk: Talk, codec: Codec, frame: Frame, meta: StepTensor, *, width: int) -> Tensor:
     """The padded tensor that a frame's payload stands for; meta is the activation's."""
     rows = sum(meta.lengths) if meta.packed else len(meta.lengths) * meta.width
-    x_ND = talk.tensor(frame, codec=loaded.codecs[frame.kind], rows=rows, width=width)
+    x_ND = talk.tensor(frame, codec=codec, rows=rows, width=width)
     return unpack(x_ND, lengths=meta.lengths, width=meta.width, packed=meta.packed)
 
 
 def _answer(
     talk: Talk,
-    loaded: _Loaded,
+    codec: Codec,
     kind: Kind,
     x_BTD: Tensor,
     meta: StepTensor,
@@ -342,5 +367,5 @@ def _answer(
         kind,
         answer,
         lambda: pack(x_BTD, lengths=meta.lengths, packed=meta.packed),
-        codec=loaded.codecs[kind],
+        codec=codec,
     )

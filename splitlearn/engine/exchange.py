@@ -7,12 +7,13 @@ goes along to the gate. Does no sums and decides nothing about the pace.
 # B batch, T tokens, D width at a cut, N rows that travel (packed: B x T without padding)
 
 from collections.abc import Mapping
-from typing import Literal
 
 import msgspec
 from torch import Tensor
 
 from splitlearn.codecs import Codec
+from splitlearn.engine.coders import Coders, Phase, spans_of
+from splitlearn.engine.kept import Namer
 from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.talk import Talk
 from splitlearn.gate import Private
@@ -22,29 +23,30 @@ from splitlearn.tasks.batches import Batch
 from splitlearn.wire.frames import Frame
 from splitlearn.wire.messages import StepTensor
 
-__all__ = ["Exchange", "Phase", "rows_in"]
-
-Phase = Literal["train", "evaluate"]
+__all__ = ["Exchange", "rows_in"]
 
 
 class Exchange:
     """The tensors that a trusted party and its peer exchange in one conversation.
 
     widths: columns of each kind that comes back. packed: whether padding is left out. noise: what is
-    in the gradients, for the record.
+    in the gradients, for the record. namer: of samples, where a codec keeps their rows.
     """
 
     def __init__(
         self,
         talk: Talk,
         *,
-        codecs: Mapping[Kind, Codec],
+        coders: Coders,
         widths: Mapping[Kind, int],
         packed: bool,
         noise: LabelNoise | None,
+        namer: Namer | None = None,
     ) -> None:
-        self._talk, self._codecs, self._widths = talk, codecs, widths
-        self._packed, self._noise = packed, noise
+        self._talk, self._coders, self._widths = talk, coders, widths
+        self._packed, self._noise, self._namer = packed, noise, namer
+        # Pseudonyms of the examples of activations that are not answered yet.
+        self._named: dict[tuple[int, int], tuple[bytes, ...]] = {}
         self._early: dict[tuple[Kind, int, int], Frame] = {}
 
     def place(self, batch: Batch, i: int, of: int, *, phase: Phase, step: int) -> StepTensor:
@@ -62,17 +64,18 @@ class Exchange:
 
     def send(self, kind: Kind, h_BTD: Tensor, batch: Batch, place: StepTensor) -> None:
         """Pass a padded tensor through the gate, soon; nobody may change it any more."""
-        noise = self._noise
+        noise, codec = self._noise, self._codec(kind, batch, place)
         x_BTD = h_BTD.detach()  # whoever waits to be sent holds no graph
         self._talk.say_soon(
             kind,
             place if kind is Kind.ACTIVATION else msgspec.structs.replace(place, lengths=()),
             lambda: pack(x_BTD, lengths=batch.lengths, packed=place.packed),
-            codec=self._codecs[kind],
+            codec=codec,
             private=_private(batch),
             dp=noise.record(place.step) if noise and kind is Kind.GRADIENT else None,
             keep=batch.canary,
         )
+        self._coders.keep(codec)
 
     def receive(self, kind: Kind, batch: Batch, place: StepTensor) -> Tensor:
         """The padded answer for one micro-batch; answers to others that come before it are kept."""
@@ -81,13 +84,27 @@ class Exchange:
             frame = self._talk.hear(kind)
             assert isinstance(frame.meta, StepTensor)
             self._early[frame.kind, frame.meta.step, frame.meta.micro_batch] = frame
+        codec = self._codec(kind, batch, place)
         x_ND = self._talk.tensor(
             self._early.pop(wanted),
-            codec=self._codecs[kind],
+            codec=codec,
             rows=rows_in(batch, place),
             width=self._widths[kind],
         )
+        self._coders.keep(codec)
         return unpack(x_ND, lengths=batch.lengths, width=place.width, packed=place.packed)
+
+    def _codec(self, kind: Kind, batch: Batch, place: StepTensor) -> Codec:
+        """The codec of one message; an activation's examples are named by it, and its output's by that."""
+        spans = spans_of(place, lengths=batch.lengths)
+        samples: tuple[bytes, ...] = ()
+        if self._namer is not None and place.phase == "train":
+            key = (place.step, place.micro_batch)
+            if kind is Kind.ACTIVATION:
+                samples = self._named[key] = self._namer.name(batch.samples, spans=spans)
+            elif kind is Kind.OUTPUT:
+                samples = self._named.pop(key)
+        return self._coders.of(kind, phase=place.phase, samples=samples, spans=spans)
 
 
 def rows_in(batch: Batch, place: StepTensor) -> int:

@@ -15,8 +15,9 @@ import msgspec
 from torch import Tensor
 
 from splitlearn.channel.base import Channel
-from splitlearn.engine.bases import codecs_of
+from splitlearn.engine.coders import Coders
 from splitlearn.engine.exchange import Exchange
+from splitlearn.engine.kept import Kept, Namer
 from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.talk import Talk
 from splitlearn.engine.weights import Inlet, shards
@@ -74,8 +75,12 @@ class Line:
         noise: LabelNoise | None,
         deadline_s: float,
         overlap: bool,
+        kept: Kept,
+        linking: bytes,
     ) -> None:
-        """packed, noise: as in Exchange; overlap: as in Talk."""
+        """packed, noise: as in Exchange; overlap: as in Talk. kept: for rows that codecs keep; linking:
+        the secret behind the pseudonyms of samples.
+        """
         self.hop = hop
         self._peer, self._channel = peer, peer.channel
         self._packed, self._noise = packed, noise
@@ -84,9 +89,10 @@ class Line:
         self.sent: Counter[Kind] = Counter()
         self.received: Counter[Kind] = Counter()
         self.errors: dict[Kind, list[float]] = {}
-        self._codecs = codecs_of(
-            msgspec.structs.asdict(hop.offer.codecs), hop.groups.get("bases", {})
+        self._coders = Coders(
+            msgspec.structs.asdict(hop.offer.codecs), hop.groups.get("bases", {}), kept=kept
         )
+        self._linking, self._cache_bytes = linking, kept.limit_bytes
         self._talk: Talk | None = None
         self._exchange: Exchange | None = None
         self._settled_at = 0.0
@@ -125,19 +131,30 @@ class Line:
             session=session,
             gate=self._peer.open_gate(offer, session),
             deadline_s=self._deadline_s,
-            overlap=self._overlap,
+            # What is kept of one message is what the next one is written against.
+            overlap=self._overlap and not self._coders.linking,
             sent=self.sent,
             received=self.received,
             errors=self.errors,
         )
+        self._coders.begin()
         self._exchange = Exchange(
             self._talk,
-            codecs=self._codecs,
+            coders=self._coders,
             widths={Kind.OUTPUT: self.hop.exit, Kind.INPUT_GRADIENT: self.hop.entrance},
             packed=self._packed,
             noise=self._noise,
+            namer=self._namer(),
         )
         self._talk.say(Kind.OFFER, offer)
+
+    def _namer(self) -> Namer | None:
+        """Who says which samples are kept, where the activation's codec keeps any."""
+        hop, coders = self.hop, self._coders
+        if not coders.links(Kind.ACTIVATION):
+            return None
+        widths = (hop.entrance, *([hop.exit] if coders.links(Kind.OUTPUT) else []))
+        return Namer(self._linking, widths=widths, limit_bytes=self._cache_bytes)
 
     def accepted(self) -> Accept:
         """What the peer holds and needs."""
@@ -169,8 +186,9 @@ class Line:
         self.talk.say(Kind.CHECKPOINT, Step(step))
 
     def saved(self) -> None:
-        """Wait for the checkpoint that was asked for."""
+        """Wait for the checkpoint that was asked for; codecs that remember forget."""
         self.talk.hear(Kind.SAVED)
+        self._coders.forget()
 
     def settle(self) -> None:
         """Swap log heads and receipts."""
@@ -201,6 +219,7 @@ class Line:
 
     def end(self, error: BaseException | None) -> None:
         """Close the log's account of the conversation, if there is one."""
+        self._coders.begin()  # what was kept is of no use to the next conversation
         if self._talk is not None:
             self._talk.end(error)
 

@@ -27,7 +27,7 @@ from splitlearn.errors import RefusedError
 from splitlearn.gate import Gate, Private
 from splitlearn.identity import PartyName
 from splitlearn.identity.party import Keys
-from splitlearn.manifest import Job, needs_basis
+from splitlearn.manifest import Job, links, needs_basis
 from splitlearn.pipeline.speeds import Line, PartySpeeds, Speeds
 from splitlearn.policy import Policy
 from splitlearn.roles import Kind, Role
@@ -139,7 +139,7 @@ def measure_speeds(
         codecs={
             name: _codec(name, passes[-1][0].rows_ND, basis=basis)
             for name in codecs
-            if basis is not None or not needs_basis(name)
+            if (basis is not None or not needs_basis(name)) and not links(name)
         },
     )
 

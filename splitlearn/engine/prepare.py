@@ -137,6 +137,8 @@ def prepare(job: Job) -> Prepared:
         order=job.schedule.order,
         in_flight=job.schedule.in_flight,
         overlap=job.schedule.overlap,
+        cache_bytes=job.codec.cache_mb * 2**20,
+        linking=bytes.fromhex(claim.labels),
     )
     data = _protected(job, data, secret=bytes.fromhex(claim.labels))
     return Prepared(run=run, data=data, cut=cut, model=local, bases=bases)

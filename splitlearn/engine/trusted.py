@@ -11,7 +11,7 @@ newest checkpoint that all parties hold, with the same numbers.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import torch
@@ -21,6 +21,7 @@ from transformers.utils.generic import ModelOutput
 from splitlearn.channel.base import PeerRestarted
 from splitlearn.channel.mailbox import DEFAULT_WINDOW
 from splitlearn.engine.checkpoints import Checkpoints
+from splitlearn.engine.coders import Phase
 from splitlearn.engine.events import (
     Began,
     Evaluated,
@@ -31,8 +32,9 @@ from splitlearn.engine.events import (
     SentWeights,
     StepDone,
 )
-from splitlearn.engine.exchange import Phase, rows_in
+from splitlearn.engine.exchange import rows_in
 from splitlearn.engine.flight import Flight, pause_at_cut
+from splitlearn.engine.kept import DEFAULT_BYTES, Kept
 from splitlearn.engine.line import Hop, Line, Peer
 from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.optimiser import build_stepper
@@ -67,7 +69,8 @@ class TrustedRun:
     all. further: the same of the others, in the order of their layers. packed: whether padding is left
     out; every: steps between checkpoints; noise: on what labels decide, where the job asks for it;
     order, in_flight: schedule of a step's micro-batches, and activations under way at once; overlap:
-    whether they are encoded, logged and sent beside the sums.
+    whether they are encoded, logged and sent beside the sums. cache_bytes: for rows that codecs keep
+    between epochs; linking: the secret behind the pseudonyms of samples.
     """
 
     offer: Offer
@@ -83,6 +86,8 @@ class TrustedRun:
     in_flight: int = IN_FLIGHT
     overlap: bool = True
     further: tuple[Hop, ...] = ()
+    cache_bytes: int = DEFAULT_BYTES
+    linking: bytes = field(default=b"", repr=False)
 
     @property
     def hops(self) -> tuple[Hop, ...]:
@@ -121,6 +126,8 @@ class TrustedEngine:
                 noise=run.noise,
                 deadline_s=run.deadline_s,
                 overlap=run.overlap,
+                kept=Kept(checkpoints.folder.parent, limit_bytes=run.cache_bytes),
+                linking=run.linking,
             )
             for hop, peer in zip(run.hops, peers, strict=True)
         ]

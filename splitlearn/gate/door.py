@@ -27,7 +27,9 @@ from splitlearn.gate.rows import (
     same_bits,
 )
 from splitlearn.identity import PartyName
+from splitlearn.manifest.chains import SAMPLES
 from splitlearn.policy import (
+    STEP_KINDS,
     Direction,
     Facts,
     LabelGuard,
@@ -339,4 +341,9 @@ class _Attempt:
 
 
 def _with_bytes(facts: Facts, *, parts: Sequence[Part], wire_bytes: int) -> Facts:
-    return _replace(facts, dtypes=frozenset(part.dtype for part in parts), wire_bytes=wire_bytes)
+    return _replace(
+        facts,
+        dtypes=frozenset(part.dtype for part in parts),
+        wire_bytes=wire_bytes,
+        linked=facts.kind in STEP_KINDS and any(part.name == SAMPLES for part in parts),
+    )

@@ -3,9 +3,19 @@
 Never opens a model or a data file but to see that it is there and, on request, to hash it.
 """
 
-from splitlearn.manifest.chains import needs_basis
+from splitlearn.manifest.chains import links, needs_basis, remembers
 from splitlearn.manifest.compute import Compute, load_compute
 from splitlearn.manifest.fields import Address, Source
 from splitlearn.manifest.job import Job, load_job
 
-__all__ = ["Address", "Compute", "Job", "Source", "load_compute", "load_job", "needs_basis"]
+__all__ = [
+    "Address",
+    "Compute",
+    "Job",
+    "Source",
+    "links",
+    "load_compute",
+    "load_job",
+    "needs_basis",
+    "remembers",
+]

@@ -7,17 +7,32 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["EXAMPLES", "FAMILIES", "STAGES", "Chain", "Number", "chain_of", "needs_basis"]
+__all__ = [
+    "EXAMPLES",
+    "FAMILIES",
+    "SAMPLES",
+    "STAGES",
+    "Chain",
+    "Number",
+    "chain_of",
+    "links",
+    "needs_basis",
+    "remembers",
+]
 
 
 @dataclass(frozen=True)
 class Number:
-    """What follows a family's name: a decimal number within bounds, in its shortest spelling."""
+    """What follows a family's name: a decimal number within bounds, in its shortest spelling.
+
+    whole: it has no decimals.
+    """
 
     least: float
     most: float
     example: str
     what: str
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,9 +63,13 @@ FAMILIES: Mapping[str, Number | None] = {
     "int2": None,
     "int2-g64": None,
     "hadamard-int2": None,
+    "delta-int4": None,
+    "delta-int4-g64": None,
+    "delta-int2-g64": None,
     "topk-": Number(0.001, 1.0, "0.1", _SHARE),
     "randk-": Number(0.001, 1.0, "0.1", _SHARE),
     "svd-": Number(0.001, 1.0, "0.6", _SHARE),
+    "lowrank-": Number(1, 1024, "32", "rank", whole=True),
     "transform-e": Number(0.001, 0.999, "0.13", "relative error"),
     "transform-b": Number(0.01, 65_536.0, "24", "bytes a row"),
     "pca-": Number(0.001, 1.0, "0.3", _SHARE),
@@ -61,6 +80,12 @@ FAMILIES: Mapping[str, Number | None] = {
 _WHOLE = ("transform-e", "transform-b", "pca-transform-e", "pca-transform-b")
 # These work in a basis that both parties have agreed on.
 _IN_BASIS = ("pca-", "pca-transform-e", "pca-transform-b")
+# These start from what the message before them left; only their encoders do.
+_REMEMBERING = ("lowrank-",)
+# These write what changed in a sample's rows; both sides keep rows by the sample's pseudonym.
+_LINKING = ("delta-int4", "delta-int4-g64", "delta-int2-g64")
+# The part of a message that has the pseudonyms. Who gets it can tell a sample when it comes again.
+SAMPLES = "samples"
 STAGES = ("zstd",)
 
 # One name of every chain there is.
@@ -81,6 +106,18 @@ def needs_basis(name: str) -> bool:
     return chain is not None and chain.family in _IN_BASIS
 
 
+def remembers(name: str) -> bool:
+    """Whether what a codec of that name writes depends on the messages that it wrote before."""
+    chain = chain_of(name)
+    return chain is not None and chain.family in _REMEMBERING
+
+
+def links(name: str) -> bool:
+    """Whether a codec of that name needs to be told which sample is which."""
+    chain = chain_of(name)
+    return chain is not None and chain.family in _LINKING
+
+
 def chain_of(name: str) -> Chain | None:
     """The name's parts; None if there is no such chain. A number has one spelling: no 0.60, .6 or 6e-1."""
     match = _NAME.fullmatch(name)
@@ -92,7 +129,7 @@ def chain_of(name: str) -> Chain | None:
         return None
     if bounds is not None:
         number = float(written)
-        if not bounds.least <= number <= bounds.most:
+        if not bounds.least <= number <= bounds.most or (bounds.whole and "." in written):
             return None
     return Chain(family=family, number=number, stage=stage)
 

@@ -25,6 +25,12 @@ class ComputeRunTable(Table):
     deadline_s: float = Field(
         default=60.0, gt=0, le=86_400, description="seconds to wait for the peer, up to 86400"
     )
+    cache_mb: int = Field(
+        default=1024,
+        ge=1,
+        le=1_048_576,
+        description="a whole number of MiB that rows kept for delta- codecs may take on disk",
+    )
 
 
 class ComputeModelTable(Table):

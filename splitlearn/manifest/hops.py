@@ -6,7 +6,7 @@ The first compute party is [peer]; each further one is a table [[chain]], in the
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from splitlearn.manifest.chains import needs_basis
+from splitlearn.manifest.chains import links, needs_basis
 from splitlearn.manifest.fields import Fault, peer_faults
 
 if TYPE_CHECKING:
@@ -43,6 +43,14 @@ def chain_faults(job: "Job") -> Iterator[Fault]:
         yield from peer_faults(table, table="chain")
     yield from _order_faults(job)
     yield from _address_faults(job)
+    for kind in ("activation", "output", *sorted(INNER)):
+        name = getattr(job.codec, kind)
+        if job.chain and links(name):
+            yield Fault(
+                f"codec.{kind}",
+                f"is {name}, and rows are kept by sample with one compute party only; take a codec "
+                "without delta-",
+            )
     for key in sorted(INNER):
         name = getattr(job.codec, key)
         if job.chain and needs_basis(name):

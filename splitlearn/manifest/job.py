@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field, PrivateAttr
 
 from splitlearn.errors import ManifestError
-from splitlearn.manifest.chains import needs_basis
+from splitlearn.manifest.chains import links, needs_basis, remembers
 from splitlearn.manifest.fields import (
     ChainTable,
     Fault,
@@ -126,13 +126,19 @@ class Job(Table):
                     exclude={"lower": {"public_text"}, "upper": {"public_text"}}
                 ),
                 "codec": self.codec.model_dump(
-                    exclude={"public_text"} | (set() if self.chain else INNER)
+                    exclude={
+                        "public_text",
+                        *(() if self._links else ("cache_mb",)),
+                        *(() if self.chain else INNER),
+                    }
                 ),
                 "optimiser": self.optimiser.model_dump(),
                 "schedule": self._deciding_schedule(),
                 **({"chain": self.starts} if self.chain else {}),
                 **({"privacy": privacy} if privacy else {}),
                 **({"canary": self.canary.rate} if self.canary.file else {}),
+                # Codecs forget at checkpoints.
+                **({"every_steps": self.checkpoint.every_steps} if self._remembers else {}),
             }
         )
 
@@ -144,6 +150,19 @@ class Job(Table):
             # A step after a checkpoint's drain uses newer weights than it would without.
             settings |= {"staleness": staleness, "every_steps": self.checkpoint.every_steps}
         return settings
+
+    @property
+    def _remembers(self) -> bool:
+        return any(map(remembers, self._codecs))
+
+    @property
+    def _links(self) -> bool:
+        return any(map(links, self._codecs))
+
+    @property
+    def _codecs(self) -> tuple[str, ...]:
+        codec = self.codec
+        return (codec.activation, codec.output, codec.gradient, codec.input_gradient)
 
     def inputs_digest(self) -> str:
         """SHA-256, hex, of the contents that decide the numbers: training data, public texts, label
@@ -289,6 +308,25 @@ def _codec_faults(job: Job) -> Iterator[Fault]:
             )
     if job.codec.public_text is not None and not used:
         yield Fault("codec.public_text", "has a use with a pca- codec only; leave it out")
+    for kind in ("gradient", "input_gradient"):
+        if links(name := getattr(job.codec, kind)):
+            yield Fault(
+                f"codec.{kind}",
+                f"is {name}, and a gradient has little in common with that of an epoch before; take "
+                f"{name.removeprefix('delta-')}",
+            )
+    if links(job.codec.output) and not links(job.codec.activation):
+        yield Fault(
+            "codec.output",
+            f"is {job.codec.output}, and only an activation in a delta- codec says which sample is "
+            f"which; take {job.codec.output.removeprefix('delta-')}, or a delta- codec for both",
+        )
+    if job.canary.file is not None and links(job.codec.activation):
+        yield Fault(
+            "canary.file",
+            f"has no use with codec.activation {job.codec.activation}: a kept frame alone does not "
+            "say what the peer can put together; leave it out or take another codec",
+        )
 
 
 def _privacy_faults(job: Job) -> Iterator[Fault]:

@@ -140,6 +140,12 @@ class CodecTable(Table):
     input_gradient: CodecField = Field(default="fp16", description=_CHAIN)
     inner: CodecField = Field(default="int8+zstd", description=_CHAIN)
     inner_gradient: CodecField = Field(default="fp16", description=_CHAIN)
+    cache_mb: int = Field(
+        default=1024,
+        ge=1,
+        le=1_048_576,
+        description="a whole number of MiB for rows that delta- codecs keep, on disk at each party",
+    )
     public_text: FileField | None = Field(
         default=None,
         description=(

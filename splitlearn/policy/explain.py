@@ -142,6 +142,11 @@ LIMITS: Mapping[str, Explanation] = {
         "list what the codec writes: F32 for identity, F16 and I8 for fp16, BF16 for bf16, I8 and "
         "F32 for int8, U8 for anything with zstd",
     ),
+    "linkable": Explanation(
+        "examples that bear a pseudonym, the same in every epoch",
+        "the peer can then put together all that it ever got of one example, and sees what changed",
+        "take a codec without delta-, or set linkable = true where the peer may tell examples apart",
+    ),
     "max_rows": Explanation(
         "more tokens in one message",
         "it bounds what one message can give away",

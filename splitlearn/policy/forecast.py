@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from splitlearn.errors import RefusedError, WireError
-from splitlearn.manifest.chains import Chain, chain_of
+from splitlearn.manifest.chains import Chain, chain_of, links
 from splitlearn.manifest.hops import codecs_at, returns_at
 from splitlearn.policy.rules import STEP_KINDS, Direction, Facts, Ledger, Policy, Rule
 from splitlearn.roles import MAY_SEND, Kind, Role
@@ -154,11 +154,14 @@ def _facts(kind: Kind, direction: Direction, *, plan: Plan) -> Facts:
         kind=kind,
         codec=codec,
         dtypes=_dtypes(codec),
+        linked=kind is Kind.ACTIVATION and links(codec),
         rows=rows,
         columns=columns,
         examples=plan.examples,
         longest=plan.longest,
-        wire_bytes=_wire_bytes(codec, rows=rows, columns=columns) if known else 0,
+        wire_bytes=_wire_bytes(codec, rows=rows, columns=columns, examples=plan.examples)
+        if known
+        else 0,
     )
 
 
@@ -205,12 +208,21 @@ _WRITTEN: Mapping[str, tuple[frozenset[str], Callable[[int, int, float], int]]] 
             *(("int2", 2, 0), ("int2-g64", 2, 64), ("hadamard-int2", 2, 0)),
         )
     },
+    # Rows take most the first time, in int8.
+    **{
+        f"delta-{then}": (frozenset({"I8", "F32", "U8", "BF16"}), lambda n, d, _: n * (d + 4))
+        for then in ("int4", "int4-g64", "int2-g64")
+    },
     "topk-": (
         frozenset({"F16", "I8", "U8"}),
         lambda n, d, k: n * (2 * _kept(d, k) + -(-d // 8)) + 1,
     ),
     "randk-": (frozenset({"F16", "I8", "U8"}), lambda n, d, k: 2 * n * _kept(d, k) + 9),
     "svd-": (frozenset({"F16", "I8"}), lambda n, d, q: 2 * (n + d) * _kept(min(n, d), q) + 2),
+    "lowrank-": (
+        frozenset({"F16", "I8"}),
+        lambda n, d, rank: 2 * (n + d) * min(n, d, int(rank)) + 2,
+    ),
     # A byte for each value, two beside it where it is large, one for each row or column, all by zstd.
     "pca-": (frozenset({"F16", "I8"}), lambda n, d, q: 2 * n * _kept(d, q) + 1),
     **{
@@ -224,6 +236,8 @@ _WRITTEN: Mapping[str, tuple[frozenset[str], Callable[[int, int, float], int]]] 
 }
 # Frame header, metadata before its lengths, container header of four parts: less than 512 bytes.
 _AROUND_BYTES = 512
+# A pseudonym, beside rows that are written by what changed in their sample.
+_NAME_BYTES = 8
 # A length takes up to 5 bytes in msgpack, and no batch has more lengths than this.
 _LENGTH_BYTES = 5 * 4_096
 
@@ -233,12 +247,14 @@ def _dtypes(codec: str) -> frozenset[str]:
     return frozenset({"U8"}) if chain.stage else _WRITTEN[chain.family][0]
 
 
-def _wire_bytes(codec: str, *, rows: int, columns: int) -> int:
+def _wire_bytes(codec: str, *, rows: int, columns: int, examples: int = 0) -> int:
     """No message of so many rows has more bytes."""
     chain = _chain(codec)
     size = _WRITTEN[chain.family][1](rows, columns, chain.number or 0.0)
     if chain.stage:
         size = _zstd(size)
+    if links(codec):
+        size += _NAME_BYTES * examples
     return size + _AROUND_BYTES + min(5 * rows, _LENGTH_BYTES)
 
 

@@ -52,7 +52,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     how rows may be written; `transform-e*` stands for all names that begin so. max_columns: last
     dimension before encoding, so the rank of a low-rank cut. max_length: tokens of the longest example.
     max_run_bytes: whole frames in one run, restarts included. max_row_norm: Euclidean, of what comes
-    in; none if not written.
+    in; none if not written. linkable: whether examples may bear pseudonyms, the same in every epoch.
     """
 
     id: Name
@@ -68,6 +68,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_examples: Count = 0
     max_length: Count = 0
     max_row_norm: Positive | None = None
+    # Left out of the canonical form where it is not written: older policies keep their digests.
+    linkable: bool | msgspec.UnsetType = msgspec.UNSET
 
     def allows(self, codec: str) -> bool:
         """Whether the rule names this codec, or its beginning with a `*`."""
@@ -138,7 +140,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What a policy judges of a message, all of it also in the log's record.
 
     Zero and empty where there is none or it is not known yet. rows, columns: of the tensor before
-    encoding; examples, longest: of the micro-batch; wire_bytes: the whole frame.
+    encoding; examples, longest: of the micro-batch; wire_bytes: the whole frame; linked: its
+    examples bear pseudonyms.
     """
 
     direction: Direction
@@ -151,6 +154,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     examples: int = 0
     longest: int = 0
     wire_bytes: int = 0
+    linked: bool = False
 
 
 class Ledger:
@@ -198,6 +202,12 @@ class Ledger:
                 f"{', '.join(sorted(facts.dtypes))}; rule {rule.id} allows "
                 f"{', '.join(rule.dtypes) or 'none'}",
                 rule=f"{rule.id}.dtypes",
+            )
+        if facts.linked and rule.linkable is not True:
+            yield RefusedError(
+                f"policy {policy.name} refuses {_named(facts)} with pseudonyms of its examples, by which "
+                f"they are told again in every epoch; rule {rule.id} has no linkable = true",
+                rule=f"{rule.id}.linkable",
             )
         spent = self._spent.get(rule.id, 0)
         for limit, value, allowed in (

@@ -28,6 +28,7 @@ class Batch:
     end_positions (B,). lengths: real tokens of each example. items: weight in the step's mean loss,
     so that the step's loss is sum(items * loss) / sum(items). truth: the true labels, where labels are
     randomised ones; nothing is computed from them. canary: of known examples, whose frames are kept.
+    samples: number of each training example, the same in every epoch; empty where there is none.
     """
 
     inputs: dict[str, Tensor]
@@ -36,6 +37,7 @@ class Batch:
     items: int
     truth: dict[str, Tensor] = field(default_factory=dict)
     canary: bool = False
+    samples: tuple[int, ...] = ()
 
 
 def epoch_order(n: int, *, seed: int, epoch: int) -> tuple[int, ...]:
@@ -62,10 +64,14 @@ def micro_batches(
     The last step of an order takes what is left, and no piece is empty, so its list may be shorter.
     """
     for first in range(0, len(order), batch_size):
-        step = [examples[place] for place in order[first : first + batch_size]]
+        numbers = tuple(order[first : first + batch_size])
+        step = [examples[number] for number in numbers]
         pieces = min(micro_batches, len(step))
         ends = [len(step) * piece // pieces for piece in range(pieces + 1)]
-        yield [batch(step[start:end], pad_id=pad_id) for start, end in pairwise(ends)]
+        yield [
+            replace(batch(step[start:end], pad_id=pad_id), samples=numbers[start:end])
+            for start, end in pairwise(ends)
+        ]
 
 
 class Steps:

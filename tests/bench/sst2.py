@@ -141,8 +141,8 @@ input_gradient = "transform-e0.2"
         codecs="""
 public_text = "public.txt"
 activation = "pca-transform-e0.22"
-output = "transform-e0.03"
-gradient = "transform-e0.05"
+output = "transform-e0.005"
+gradient = "transform-e0.02"
 """,
         micro_batches=1,
         points=1.0,

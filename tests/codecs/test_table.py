@@ -19,7 +19,7 @@ for name in NAMES:
     assert chain is not None
     row = VALUES[chain.family]
     figures = row.with_zstd if chain.stage else row.alone
-    if not chain.family.startswith(("pca-", "svd-", "topk-", "randk-", "transform-b")):
+    if not chain.family.startswith(("pca-", "svd-", "lowrank-", "topk-", "randk-", "transform-b")):
         CHAINS.append((name, figures))
 
 

@@ -70,7 +70,11 @@ def test_a_basis_of_halves_loses_next_to_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [offer_of("zip"), offer_of("fp16", gradient="pca-0.5"), offer_of("pca-7")]
+    "wrong",
+    [
+        *(offer_of("zip"), offer_of("fp16", gradient="pca-0.5"), offer_of("pca-7")),
+        offer_of("delta-int4", gradient="delta-int4"),
+    ],
 )
 def test_an_offer_of_codecs_that_there_are_not_is_refused(wrong: Offer) -> None:
     with pytest.raises(WireError):

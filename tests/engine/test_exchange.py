@@ -10,7 +10,9 @@ from torch import Tensor
 from splitlearn.audit import Payload, read_records
 from splitlearn.channel import pair
 from splitlearn.codecs import build
+from splitlearn.engine.coders import Coders
 from splitlearn.engine.exchange import Exchange, rows_in
+from splitlearn.engine.kept import Kept
 from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.talk import Talk
 from splitlearn.roles import Kind, Role
@@ -49,7 +51,7 @@ class Pair:
         talk.hear(Kind.READY)
         self.exchange = Exchange(
             talk,
-            codecs={kind: build("identity") for kind in KINDS},
+            coders=Coders({kind.value: "identity" for kind in KINDS}, {}, kept=Kept(folder)),
             widths={Kind.OUTPUT: WIDTH, Kind.INPUT_GRADIENT: WIDTH},
             packed=True,
             noise=NOISE,

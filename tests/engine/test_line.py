@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from splitlearn.channel import PeerRestarted
+from splitlearn.engine.kept import Kept
 from splitlearn.engine.line import SETTLE_MESSAGES, SETTLE_S, Line, Peer
 from splitlearn.errors import SessionError
 from splitlearn.roles import Kind
@@ -32,6 +33,8 @@ def line_to(host: Host, *, alone: bool = False) -> Line:
         noise=None,
         deadline_s=20.0,
         overlap=True,
+        kept=Kept(host.clinic.folder),
+        linking=b"",
     )
 
 

@@ -12,7 +12,7 @@ from splitlearn import policy
 from splitlearn.codecs import NAMES
 from splitlearn.engine.measure import measure_job, measure_speeds
 from splitlearn.engine.prepare import unsplit
-from splitlearn.manifest import load_job, needs_basis
+from splitlearn.manifest import links, load_job, needs_basis
 from splitlearn.pipeline.speeds import Speeds
 from tests.jobs import make_clinic
 from tests.rig import ADAMW, POLICIES, batch_of
@@ -39,7 +39,9 @@ def test_every_family_is_measured_layer_by_layer_and_left_as_it_was(family: str)
     for line in (party.layer, party.layer_backward, party.ends, party.ends_backward, party.message):
         assert line[0] + line[1] > 0
     assert party.layer_update_s > 0
-    assert set(speeds.codecs) == {name for name in NAMES if not needs_basis(name)}
+    assert set(speeds.codecs) == {
+        name for name in NAMES if not needs_basis(name) and not links(name)
+    }
     assert speeds.codecs["identity"][:2] == (1.0, 0.0)
     assert 3 < speeds.codecs["int8"][0] < 4
     assert 0 < speeds.codecs["int8"][1] < 0.02

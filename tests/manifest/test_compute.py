@@ -31,6 +31,7 @@ def test_compute_settings_are_read(tmp_path: Path) -> None:
     compute = load_compute(write(tmp_path, TEXT))
     assert compute.run.folder == tmp_path / "work"
     assert compute.run.deadline_s == 60.0
+    assert compute.run.cache_mb == 1024
     assert compute.identity.folder == tmp_path / "identity"
     assert compute.peer.party == "clinic"
     assert compute.peer.listen == Address("0.0.0.0", 7000)
@@ -50,6 +51,7 @@ def test_a_model_folder_may_hold_the_weights_already(tmp_path: Path) -> None:
         ("[run]", "[data]\ntrain = 'x'\n[run]", "data is not a key"),
         ('listen = "0.0.0.0:7000"', "", "peer.dial or peer.listen has to be given"),
         ("policy.toml", "gone.toml", "policy.file"),
+        ('"work"', '"work"\ncache_mb = 0', "run.cache_mb is 0"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_sentence(

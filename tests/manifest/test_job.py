@@ -155,6 +155,9 @@ def test_what_is_possible_is_read(tmp_path: Path, changes: dict[str, Any]) -> No
             "codec.output is pca-0.5, and what a low-rank cut",
         ),
         ({"codec": {"output": "int3"}}, "codec.output is"),
+        ({"codec": {"gradient": "delta-int4"}}, "of an epoch before; take int4"),
+        ({"codec": {"output": "delta-int4+zstd"}}, "which sample is which; take int4+zstd"),
+        ({"codec": {"cache_mb": 0}}, "codec.cache_mb is 0"),
         ({"optimizer": {"name": "adamw"}}, "optimizer is not a key; did you mean optimiser?"),
         ({"run": {"name": "../x"}}, "run.name is"),
         ({"privacy": {"label_epsilon": 0.0}}, "privacy.label_epsilon is 0.0; it takes the epsilon"),
@@ -220,6 +223,7 @@ INDIFFERENT: list[dict[str, Any]] = [
     {"run": {"name": "other", "folder": "elsewhere", "deadline_s": 1.5}},
     {"peer": {"party": "others", "dial": "10.0.0.1:1"}},
     {"checkpoint": {"every_steps": 7}},
+    {"codec": {"cache_mb": 7}},
     {"privacy": {"delta": 1e-6}},
     {"schedule": {"order": "fill-drain", "in_flight": 1}},
     {"model": {"labels": ["bad", "good"]}},
@@ -247,6 +251,24 @@ def test_where_steps_interleave_the_distance_of_checkpoints_decides_the_numbers_
     stale: dict[str, Any] = {"schedule": {"staleness": 2}}
     often = {**stale, "checkpoint": {"every_steps": 7}}
     assert job(tmp_path, **stale).digest() != job(tmp_path, **often).digest()
+
+
+def test_where_codecs_forget_at_checkpoints_their_number_decides(tmp_path: Path) -> None:
+    codec = {"output": "lowrank-4"}
+    often = job(tmp_path, codec=codec, checkpoint={"every_steps": 7}).digest()
+    assert job(tmp_path, codec=codec).digest() != often
+    assert job(tmp_path, codec=codec, checkpoint={"every_steps": 7}).digest() == often
+
+
+def test_where_rows_are_kept_their_room_decides(tmp_path: Path) -> None:
+    small = job(tmp_path, codec={"activation": "delta-int4", "cache_mb": 7}).digest()
+    assert job(tmp_path, codec={"activation": "delta-int4"}).digest() != small
+
+
+def test_canaries_and_changes_do_not_go_together(tmp_path: Path) -> None:
+    (tmp_path / "canary.csv").write_text("text,label\n", encoding="utf-8")
+    with pytest.raises(ManifestError, match=r"canary\.file has no use"):
+        job(tmp_path, codec={"activation": "delta-int4"}, canary={"file": "canary.csv"})
 
 
 def test_the_digest_is_the_same_in_any_version_of_this_program(tmp_path: Path) -> None:

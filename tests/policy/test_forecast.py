@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from splitlearn.audit import Payload
-from splitlearn.codecs import NAMES, Basis, build
+from splitlearn.codecs import NAMES, NOBODY, Basis, Delta, build
 from splitlearn.engine.prepare import prepare
 from splitlearn.errors import ManifestError
 from splitlearn.manifest import load_job
@@ -17,6 +17,7 @@ from splitlearn.policy.forecast import _dtypes, _sizes, _wire_bytes
 from splitlearn.roles import Kind
 from splitlearn.wire import frames, tensors
 from splitlearn.wire.messages import StepTensor
+from tests.codecs.test_delta import Shelf
 from tests.door import POLICIES, records
 from tests.jobs import Changes, make_job
 from tests.rig import run_in_memory
@@ -59,6 +60,22 @@ def test_the_table_of_what_codecs_write_is_true_and_its_bytes_are_a_bound(name: 
         assert len(raw) <= _wire_bytes(name, rows=rows, columns=columns)
         if not ("zstd" in name or "transform" in name):  # whose bytes depend on the content
             assert _wire_bytes(name, rows=rows, columns=columns) <= 1.1 * len(raw) + 512
+
+
+def test_a_message_of_changes_is_within_its_bound_with_its_pseudonyms() -> None:
+    shelf, spans = Shelf(), (1,) * 40
+    for name in ("delta-int4", "delta-int2-g64+zstd"):
+        delta = build(name)
+        assert isinstance(delta, Delta)
+        for samples in ((NOBODY,) * 40, tuple(bytes([i]) * 8 for i in range(40))):
+            codec = delta.about(shelf, samples=samples, spans=spans, named=True)
+            parts = codec.encode(torch.randn(40, 1, generator=torch.Generator().manual_seed(0)))
+            assert {part.dtype for part in parts} <= _dtypes(name)
+            meta = StepTensor(9, 0, 1, "train", 1, True, (1,) * 40, 2**53)
+            raw = frames.encode(
+                Kind.ACTIVATION, seq=2**53, meta=meta, payload=tensors.encode(parts)
+            )
+            assert len(raw) <= _wire_bytes(name, rows=40, columns=1, examples=40)
 
 
 def test_every_kind_of_message_is_foreseen(tmp_path: Path) -> None:

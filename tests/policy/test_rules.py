@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from splitlearn.errors import ManifestError, RefusedError
-from splitlearn.manifest.chains import EXAMPLES
+from splitlearn.manifest.chains import EXAMPLES, links
 from splitlearn.policy import (
     STEP_KINDS,
     Direction,
@@ -140,7 +140,9 @@ def test_research_allows_every_kind_codec_and_frame_that_there_is() -> None:
             )
             assert rule is not None, (kind, sender)
             if kind in STEP_KINDS:
-                assert all(rule.allows(name) for name in EXAMPLES)
+                gradient = kind in {Kind.GRADIENT, Kind.INPUT_GRADIENT}
+                names = [name for name in EXAMPLES if not (gradient and links(name))]
+                assert all(rule.allows(name) for name in names)
                 assert rule.max_message_bytes == MAX_FRAME_BYTES
 
 
@@ -222,6 +224,23 @@ def test_all_that_is_wrong_with_a_message_is_told_where_it_is_asked_for(tmp_path
     assert found == [f"activation.{limit}" for limit in limits]
     assert refusal(policy, wrong).rule == found[0]
     assert list(ledger.faults(ALLOWED, rule=policy.rules[1])) == []
+
+
+def test_examples_bear_pseudonyms_only_where_a_rule_says_so(tmp_path: Path) -> None:
+    linked = replace(ALLOWED, linked=True)
+    unsaid = small(tmp_path)
+    assert refusal(unsaid, linked).rule == "activation.linkable"
+    for said, allowed in (("true", True), ("false", False)):
+        text = GOOD.replace('dtypes = ["U8"]', f'dtypes = ["U8"]\nlinkable = {said}')
+        policy = load(written(tmp_path, text))
+        assert policy.digest != unsaid.digest
+        assert parse(policy.canonical) == policy
+        if allowed:
+            Ledger(policy, spent={}).judge(linked)
+        else:
+            assert refusal(policy, linked).rule == "activation.linkable"
+    names = [n for n in SHIPPED for r in load(POLICIES / f"{n}.toml").rules if r.linkable is True]
+    assert names == ["research"]
 
 
 def test_a_rule_without_dtypes_lets_no_tensor_pass(tmp_path: Path) -> None:

@@ -104,6 +104,7 @@ def test_every_example_is_in_one_micro_batch_in_order(n: int, batch_size: int, p
         micro_batches(examples, order, batch_size=batch_size, micro_batches=pieces, pad_id=PAD)
     )
     assert [number for step in steps for number in seen(step)] == list(order)
+    assert [number for step in steps for made in step for number in made.samples] == list(order)
     assert len(steps) == -(-n // batch_size)
     for step in steps:
         sizes = [len(made.lengths) for made in step]
