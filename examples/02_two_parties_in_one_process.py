@@ -25,7 +25,9 @@ from splitlearn.audit import Log, verify
 from splitlearn.channel import pair
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.compute import ComputeEngine, RunPlace
-from splitlearn.engine.trusted import Peer, TrustedEngine, TrustedRun
+from splitlearn.engine.line import Peer
+from splitlearn.engine.run import TrustedRun
+from splitlearn.engine.trusted import TrustedEngine
 from splitlearn.gate import Gate
 from splitlearn.identity import PartyName
 from splitlearn.roles import Role

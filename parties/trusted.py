@@ -242,8 +242,9 @@ def _at_work(manifest: "Job", prepared: "Prepared", *, what: str, total: int) ->
     from splitlearn import policy
     from splitlearn.audit import Log
     from splitlearn.engine.checkpoints import Checkpoints
+    from splitlearn.engine.line import Peer
     from splitlearn.engine.prepare import check_policy
-    from splitlearn.engine.trusted import Peer, TrustedEngine
+    from splitlearn.engine.trusted import TrustedEngine
     from splitlearn.identity import Identity
     from splitlearn.roles import Role
 

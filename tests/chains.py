@@ -16,9 +16,11 @@ from splitlearn.channel.mailbox import DEFAULT_WINDOW
 from splitlearn.channel.memory import MemoryChannel
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.events import Event
+from splitlearn.engine.line import Hop, Peer
 from splitlearn.engine.optimiser import build_stepper
+from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.seeds import offer_seed, stage_seed
-from splitlearn.engine.trusted import Hop, Peer, TrustedEngine, TrustedRun
+from splitlearn.engine.trusted import TrustedEngine
 from splitlearn.identity import PartyName
 from splitlearn.roles import Role
 from splitlearn.split.cut import Cut, spec_of

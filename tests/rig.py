@@ -18,7 +18,9 @@ from splitlearn.engine.bases import state_of
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.compute import ComputeEngine, RunPlace
 from splitlearn.engine.events import Event
-from splitlearn.engine.trusted import Peer, TrustedEngine, TrustedRun
+from splitlearn.engine.line import Peer
+from splitlearn.engine.run import TrustedRun
+from splitlearn.engine.trusted import TrustedEngine
 from splitlearn.gate import Gate
 from splitlearn.identity import PartyName
 from splitlearn.roles import Kind, Role

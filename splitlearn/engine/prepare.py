@@ -16,8 +16,8 @@ from splitlearn.engine.bases import state_of
 from splitlearn.engine.claim import Claim, claim_folder
 from splitlearn.engine.line import Hop
 from splitlearn.engine.noise import LabelNoise
+from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.seeds import offer_seed
-from splitlearn.engine.trusted import TrustedRun
 from splitlearn.manifest import Job, needs_basis
 from splitlearn.manifest.hops import codecs_at, returns_at
 from splitlearn.manifest.tables import BottleneckTable

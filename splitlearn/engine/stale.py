@@ -26,7 +26,7 @@ from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import Offer, StepTensor
 
 if TYPE_CHECKING:
-    from splitlearn.engine.trusted import TrustedRun
+    from splitlearn.engine.run import TrustedRun
 
 __all__ = ["Stretch", "staleness_of"]
 

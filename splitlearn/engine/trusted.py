@@ -11,15 +11,13 @@ newest checkpoint that all parties hold, with the same numbers.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.utils.generic import ModelOutput
 
 from splitlearn.channel.base import PeerRestarted
-from splitlearn.channel.mailbox import DEFAULT_WINDOW
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.coders import Phase
 from splitlearn.engine.events import (
@@ -34,12 +32,12 @@ from splitlearn.engine.events import (
 )
 from splitlearn.engine.exchange import rows_in
 from splitlearn.engine.flight import Flight, pause_at_cut
-from splitlearn.engine.kept import DEFAULT_BYTES, Kept
-from splitlearn.engine.line import Hop, Line, Peer
-from splitlearn.engine.noise import LabelNoise
+from splitlearn.engine.kept import Kept
+from splitlearn.engine.line import Line, Peer
 from splitlearn.engine.optimiser import build_stepper
 from splitlearn.engine.passage import Passage
 from splitlearn.engine.plain import logits_of
+from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.stale import Stretch
 from splitlearn.errors import SessionError
 from splitlearn.pipeline import ORDERS, Action, Op
@@ -47,52 +45,12 @@ from splitlearn.roles import Kind
 from splitlearn.split.freeze import set_training
 from splitlearn.split.stage import RemoteStage
 from splitlearn.tasks.batches import Batch
-from splitlearn.wire.messages import Accept, Offer, StepTensor
+from splitlearn.wire.messages import Accept, StepTensor
 
-__all__ = ["EVALUATION_GROUP", "IN_FLIGHT", "Hop", "Peer", "TrustedEngine", "TrustedRun"]
-
-# Activations under way at once, unless the job says otherwise. A job may ask for no more than half
-# the channel's window, so that neither party can fill the other's credit with answers while it waits
-# for its own: as many gradients are under way as activations. In a chain the parties share them.
-IN_FLIGHT = DEFAULT_WINDOW // 4
+__all__ = ["EVALUATION_GROUP", "TrustedEngine"]
 
 # Micro-batches of an evaluation that the session counts as one group.
 EVALUATION_GROUP = 64
-
-
-@dataclass(frozen=True)
-class TrustedRun:
-    """What does not change while a run lives.
-
-    local: the model with a RemoteStage for each compute party. offer, groups, entrance, exit: what the
-    first one is asked to do, as in Hop; purpose, mode, optimiser and schedule of its offer are those of
-    all. further: the same of the others, in the order of their layers. packed: whether padding is left
-    out; every: steps between checkpoints; noise: on what labels decide, where the job asks for it;
-    order, in_flight: schedule of a step's micro-batches, and activations under way at once; overlap:
-    whether they are encoded, logged and sent beside the sums. cache_bytes: for rows that codecs keep
-    between epochs; linking: the secret behind the pseudonyms of samples.
-    """
-
-    offer: Offer
-    local: nn.Module
-    groups: dict[str, dict[str, Tensor]]
-    entrance: int
-    exit: int
-    packed: bool
-    every: int
-    deadline_s: float
-    noise: LabelNoise | None = None
-    order: str = "1f1b"
-    in_flight: int = IN_FLIGHT
-    overlap: bool = True
-    further: tuple[Hop, ...] = ()
-    cache_bytes: int = DEFAULT_BYTES
-    linking: bytes = field(default=b"", repr=False)
-
-    @property
-    def hops(self) -> tuple[Hop, ...]:
-        """All compute parties', in the order of their layers."""
-        return (Hop(self.offer, self.groups, self.entrance, self.exit), *self.further)
 
 
 class TrustedEngine:

@@ -15,7 +15,8 @@ from splitlearn.codecs import NOBODY, Codec
 from splitlearn.engine.coders import Coders
 from splitlearn.engine.kept import Kept
 from splitlearn.engine.prepare import prepare
-from splitlearn.engine.trusted import TrustedEngine, TrustedRun
+from splitlearn.engine.run import TrustedRun
+from splitlearn.engine.trusted import TrustedEngine
 from splitlearn.errors import RefusedError
 from splitlearn.manifest import load_job
 from splitlearn.manifest.chains import SAMPLES

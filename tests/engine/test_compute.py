@@ -16,7 +16,7 @@ from splitlearn.channel.memory import MemoryChannel
 from splitlearn.codecs.base import to_part
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.compute import ComputeEngine, RunPlace
-from splitlearn.engine.trusted import TrustedRun
+from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.weights import keep
 from splitlearn.errors import (
     ChannelError,

@@ -18,8 +18,8 @@ from splitlearn.channel.memory import MemoryChannel
 from splitlearn.codecs.base import to_part
 from splitlearn.engine import line
 from splitlearn.engine.events import Began, Event, RolledBack, StepDone
+from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.stale import staleness_of
-from splitlearn.engine.trusted import TrustedRun
 from splitlearn.engine.versions import Versions
 from splitlearn.errors import SessionError
 from splitlearn.roles import Kind

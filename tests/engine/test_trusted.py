@@ -18,7 +18,8 @@ from splitlearn.codecs.base import to_part
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.events import Began, Evaluated, Event, RolledBack, StepDone
 from splitlearn.engine.plain import evaluate_plain, train_plain
-from splitlearn.engine.trusted import EVALUATION_GROUP, IN_FLIGHT, TrustedEngine, TrustedRun
+from splitlearn.engine.run import IN_FLIGHT, TrustedRun
+from splitlearn.engine.trusted import EVALUATION_GROUP, TrustedEngine
 from splitlearn.errors import ChannelError, PeerError, RefusedError, SessionError, WireError
 from splitlearn.roles import Kind
 from splitlearn.split.blueprint import build_trunk

@@ -19,7 +19,7 @@ from splitlearn.audit.findings import Exit
 from splitlearn.engine.events import Began, Event, RolledBack
 from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.plain import evaluate_plain, train_plain
-from splitlearn.engine.trusted import IN_FLIGHT
+from splitlearn.engine.run import IN_FLIGHT
 from splitlearn.policy.accounting import releases_of
 from splitlearn.roles import Kind
 from splitlearn.split.blueprint import build_trunk

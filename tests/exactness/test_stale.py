@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from splitlearn.engine.optimiser import build_stepper
+from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.seeds import stage_seed
-from splitlearn.engine.trusted import TrustedRun
 from splitlearn.split.cut import Cut
 from splitlearn.split.families import layers_of
 from splitlearn.split.freeze import freeze, set_training

@@ -8,7 +8,7 @@ import pytest
 from splitlearn.channel import pair
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.optimiser import Stepper
-from splitlearn.engine.trusted import TrustedRun
+from splitlearn.engine.run import TrustedRun
 from splitlearn.errors import SessionError
 from splitlearn.split.cut import Cut
 from splitlearn.tasks.batches import Batch

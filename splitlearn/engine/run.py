@@ -1,0 +1,53 @@
+"""What does not change while a trusted party's run lives: the job, cut and prepared, as its engine has it."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from splitlearn.channel.mailbox import DEFAULT_WINDOW
+from splitlearn.engine.kept import DEFAULT_BYTES
+from splitlearn.engine.line import Hop
+from splitlearn.engine.noise import LabelNoise
+from splitlearn.wire.messages import Offer
+
+__all__ = ["IN_FLIGHT", "TrustedRun"]
+
+# Activations under way at once, unless the job says otherwise. A job may ask for no more than half
+# the channel's window, so that neither party can fill the other's credit with answers while it waits
+# for its own: as many gradients are under way as activations. In a chain the parties share them.
+IN_FLIGHT = DEFAULT_WINDOW // 4
+
+
+@dataclass(frozen=True)
+class TrustedRun:
+    """A run, ready to start.
+
+    local: the model with a RemoteStage for each compute party. offer, groups, entrance, exit: what the
+    first one is asked to do, as in Hop; purpose, mode, optimiser and schedule of its offer are those of
+    all. further: the same of the others, in the order of their layers. packed: whether padding is left
+    out; every: steps between checkpoints; noise: on what labels decide, where the job asks for it;
+    order, in_flight: schedule of a step's micro-batches, and activations under way at once; overlap:
+    whether they are encoded, logged and sent beside the sums. cache_bytes: for rows that codecs keep
+    between epochs; linking: the secret behind the pseudonyms of samples.
+    """
+
+    offer: Offer
+    local: nn.Module
+    groups: dict[str, dict[str, Tensor]]
+    entrance: int
+    exit: int
+    packed: bool
+    every: int
+    deadline_s: float
+    noise: LabelNoise | None = None
+    order: str = "1f1b"
+    in_flight: int = IN_FLIGHT
+    overlap: bool = True
+    further: tuple[Hop, ...] = ()
+    cache_bytes: int = DEFAULT_BYTES
+    linking: bytes = field(default=b"", repr=False)
+
+    @property
+    def hops(self) -> tuple[Hop, ...]:
+        """All compute parties', in the order of their layers."""
+        return (Hop(self.offer, self.groups, self.entrance, self.exit), *self.further)
