@@ -17,6 +17,7 @@ from splitlearn.audit import Dp
 from splitlearn.channel.base import Channel, PeerRestarted
 from splitlearn.codecs.base import Codec
 from splitlearn.engine.courier import Courier
+from splitlearn.engine.threads import several_cores
 from splitlearn.errors import AuditError, ChannelError, RefusedError
 from splitlearn.gate import Gate, Outcome, Private
 from splitlearn.roles import Kind
@@ -51,6 +52,8 @@ class Talk:
 
     def __post_init__(self) -> None:
         self._courier = Courier(f"courier to {self.channel.peer}")
+        # On one core the other thread would cost 4% of a step and save nothing.
+        self.overlap = self.overlap and several_cores()
 
     def say(
         self,

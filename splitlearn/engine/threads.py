@@ -1,8 +1,17 @@
 """How many processor threads torch may use in this process."""
 
+import os
+
 import torch
 
-__all__ = ["use_threads"]
+__all__ = ["several_cores", "use_threads"]
+
+
+def several_cores() -> bool:
+    """Whether this process may run on more than one core: else two threads only take turns."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) > 1
+    return (os.cpu_count() or 1) > 1
 
 
 def use_threads(count: int) -> None:

@@ -59,9 +59,9 @@ ROOT = Path(__file__).parent.parent.parent
 RESULT = ROOT / "out" / "bench" / "links.json"
 BATCH, TOKENS = 32, 64
 CUT = Cut(2, 5)
-PIECES = (4, 8, 16)
+PIECES = (4, 8)
 # Steps of a run: as many as take so long, within bounds; the first one is not counted.
-RUN_S, STEPS = 20.0, (3, 7)
+RUN_S, STEPS = 12.0, (3, 7)
 WAIT_S = 240.0
 # Names in the result; the second is what a job has that names no codecs.
 CODECS = {
@@ -141,6 +141,10 @@ def serve(folder: Path, *, core: int, host: str = "127.0.0.1") -> None:
     print(listener.port, flush=True)
     run = 0
     for line in sys.stdin:
+        if line.strip() == MEASURE:
+            speeds_here()
+            print(MEASURE, flush=True)
+            continue
         channel = listener.accept(timeout_s=WAIT_S)
         for _ in range(int(line)):
             run += 1
@@ -175,6 +179,18 @@ def made(size: int, generator: torch.Generator) -> Batch:
         lengths=(TOKENS,) * size,
         items=size,
     )
+
+
+MEASURE = "measure"
+
+
+def speeds_beside(child: "subprocess.Popen[str]") -> Speeds:
+    """Speeds while the other party's core is as busy: both share caches and memory in a run, too."""
+    _in(child.stdin).write(f"{MEASURE}\n")
+    _in(child.stdin).flush()
+    speeds = speeds_here()
+    assert _out(child.stdout).readline().strip() == MEASURE
+    return speeds
 
 
 @contextlib.contextmanager
@@ -311,7 +327,7 @@ def measure_cells(cells: tuple[Cell, ...], *, pieces: tuple[int, ...]) -> dict[s
             number = 0
             for cell in (LOOPBACK, *cells):  # the first warms up, and brings the weights over
                 warming = number == 0
-                speeds = speeds_here()  # anew, for a machine's speed drifts
+                speeds = speeds_beside(child)  # anew, for a machine's speed drifts
                 runs = [(k, m) for m in pieces for k in CODECS][: 1 if warming else None]
                 with emulated(cell, port=port) as dialled:
                     _in(child.stdin).write(f"{len(runs)}\n")

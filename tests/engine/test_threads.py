@@ -1,8 +1,11 @@
 """The number of threads is what was asked for."""
 
+import os
+
+import pytest
 import torch
 
-from splitlearn.engine.threads import use_threads
+from splitlearn.engine.threads import several_cores, use_threads
 
 
 def test_zero_leaves_the_number_and_another_sets_it() -> None:
@@ -14,3 +17,14 @@ def test_zero_leaves_the_number_and_another_sets_it() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no such call here")
+def test_a_process_that_is_pinned_to_one_core_has_one() -> None:
+    cores = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        assert not several_cores()
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert several_cores() == (len(cores) > 1)
