@@ -2,7 +2,6 @@
 
 import os
 
-import pytest
 import torch
 
 from splitlearn.engine.threads import several_cores, use_threads
@@ -19,7 +18,6 @@ def test_zero_leaves_the_number_and_another_sets_it() -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no such call here")
 def test_a_process_that_is_pinned_to_one_core_has_one() -> None:
     cores = os.sched_getaffinity(0)
     try:
