@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from splitlearn.audit import Denied, Payload, RunClose
 from splitlearn.codecs import build
-from splitlearn.engine import trusted as engine
+from splitlearn.engine import line, trusted
 from splitlearn.engine.flight import Flight
 from splitlearn.engine.weights import shards
 from splitlearn.errors import ChannelError, IdentityError, PeerError, RefusedError
@@ -185,7 +185,7 @@ def test_weights_of_another_digest_are_refused_by_the_peer(
     def other(state: Mapping[str, Tensor]) -> list[tuple[Part, ...]]:
         return shards({name: tensor + 1 for name, tensor in state.items()})
 
-    monkeypatch.setattr(engine, "shards", other)
+    monkeypatch.setattr(line, "shards", other)
     with Peer(gpuhost, honest(compute_party(tmp_path))) as peer:
         outcome = splitlearn("trusted", "train", clinic.job(peer.address))
         ended = peer.ended()
@@ -262,7 +262,7 @@ class Tapped:
                 tapped.payload_bytes = 4 * WIDTH * int(self._inputs["attention_mask"].sum())
                 return leak(h_BTD, self._inputs)
 
-        monkeypatch.setattr(engine, "Flight", Patched)
+        monkeypatch.setattr(trusted, "Flight", Patched)
 
     @property
     def after(self) -> int:
