@@ -30,6 +30,8 @@ class Courier:
     def put(self, errand: Callable[[], object]) -> None:
         """Do it soon. Waits while too many wait; raises what an earlier one raised."""
         self.check()
+        if self._closed:
+            raise RuntimeError(f"{self._name} was asked for something after its end")
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -37,7 +39,8 @@ class Courier:
 
     def flush(self) -> None:
         """Wait until all is done; raises what one of them raised."""
-        self._errands.join()
+        if not self._closed:  # what was not begun by then never is
+            self._errands.join()
         self.check()
 
     def check(self) -> None:

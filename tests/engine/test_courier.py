@@ -90,6 +90,9 @@ def test_a_close_begins_nothing_more_and_the_thread_ends(courier: Courier) -> No
     gate.set()
     closing.join(5)
     courier.close()
+    courier.flush()
+    with pytest.raises(RuntimeError, match="after its end"):
+        courier.put(lambda: done.append(2))
     assert not done
     assert not courier._thread.is_alive()  # type: ignore[union-attr]
 
