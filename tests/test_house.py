@@ -24,7 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"report"}),
     frozenset(
         {"session", "channel", "codecs", "split", "pipeline", "policy", "audit", "tasks", "leakage"}
-        | {"emulator"}
+        | {"emulator", "pretrain", "coordination"}
     ),
     frozenset({"identity"}),
     frozenset({"wire", "manifest"}),
@@ -35,9 +35,12 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 # Each outside library lives in a few rooms. What is not listed may be imported anywhere.
 ROOMS_OF = {
-    "torch": {"codecs", "split", "engine", "tasks", "leakage"},
-    "transformers": {"split", "tasks", "engine"},
-    "datasets": {"tasks"},
+    "torch": {"codecs", "split", "engine", "tasks", "leakage", "pretrain"},
+    "transformers": {"split", "tasks", "engine", "pretrain"},
+    "datasets": {"tasks", "pretrain"},
+    "tokenizers": {"pretrain"},
+    "flwr": {"coordination", "parties"},
+    "uvicorn": {"coordination"},
     "grpc": {"channel"},
     "cryptography": {"identity", "audit", "report"},
     "jinja2": {"report"},
@@ -62,7 +65,7 @@ def ids(path: Path) -> str:
 
 
 def room_of(path: Path) -> str:
-    """`splitlearn/wire/frames.py` -> wire; `splitlearn/session.py` -> session; `parties/x.py` -> parties."""
+    """`splitlearn/wire/frames.py` -> wire; `splitlearn/roles.py` -> roles; `parties/x.py` -> parties."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return "parties" if parts[0] == "parties" else parts[1]
 

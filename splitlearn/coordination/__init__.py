@@ -1,0 +1,8 @@
+"""Rounds over nodes that come and go: Flower's SuperLink behind our guard, and its SuperNodes.
+
+Carries round descriptors and reports only. Ids, tensors and text never pass here.
+"""
+
+from splitlearn.coordination.version import FLOWER, check_version
+
+__all__ = ["FLOWER", "check_version"]
