@@ -138,9 +138,14 @@ def _told(record: "Record") -> str:
                 f"{_shapes(record.parts)}  {record.peer}"
             )
         case audit.RunOpen():
+            what = (
+                f"layers {record.cut[0]} to {record.cut[1]}"
+                if record.cut
+                else f"round {record.round}"
+            )
             told = (
-                f"run {record.run} with {record.peer.id}, {record.mode}, layers {record.cut[0]} to "
-                f"{record.cut[1]}, policy {record.policy[:16]}..."
+                f"run {record.run} with {record.peer.id}, {record.mode}, {what}, "
+                f"policy {record.policy[:16]}..."
             )
         case audit.Receipt():
             told = f"{record.peer} took in {record.last} messages"

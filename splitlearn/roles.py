@@ -38,6 +38,12 @@ class Kind(StrEnum):
     SETTLE = "settle"  # signed head of my log, and a receipt for what you sent
     SETTLED = "settled"  # the same of mine, and a countersignature
     COUNTERSIGNED = "countersigned"
+    ROUND = "round"  # the terms under which a generator streams
+    ENLIST = "enlist"  # the language and vocabulary that it has
+    ASK = "ask"  # batches wanted so far: the only thing that flows back
+    IDS = "ids"  # token ids, corrupted, and which of them were replaced
+    ENOUGH = "enough"  # the round is over
+    REPORT = "report"  # what the generator did in it, as totals
 
 
 # The byte that stands for a kind in a frame header. Never renumber; only append.
@@ -46,6 +52,8 @@ KINDS: dict[int, Kind] = {code: kind for kind, code in CODES.items()}
 
 _DOWN = (Role.TRUSTED, Role.COMPUTE)
 _UP = (Role.COMPUTE, Role.TRUSTED)
+_STREAM = (Role.GENERATOR, Role.DISCRIMINATOR)
+_BACK = (Role.DISCRIMINATOR, Role.GENERATOR)
 
 MAY_SEND: dict[Kind, frozenset[tuple[Role, Role]]] = {
     Kind.OFFER: frozenset({_DOWN}),
@@ -60,10 +68,16 @@ MAY_SEND: dict[Kind, frozenset[tuple[Role, Role]]] = {
     Kind.CHECKPOINT: frozenset({_DOWN}),
     Kind.SAVED: frozenset({_UP}),
     Kind.FINISH: frozenset({_DOWN}),
-    Kind.CLOSED: frozenset({_UP}),
-    Kind.SETTLE: frozenset({_DOWN}),
-    Kind.SETTLED: frozenset({_UP}),
-    Kind.COUNTERSIGNED: frozenset({_DOWN}),
+    Kind.CLOSED: frozenset({_UP, _BACK}),
+    Kind.SETTLE: frozenset({_DOWN, _STREAM}),
+    Kind.SETTLED: frozenset({_UP, _BACK}),
+    Kind.COUNTERSIGNED: frozenset({_DOWN, _STREAM}),
+    Kind.ROUND: frozenset({_BACK}),
+    Kind.ENLIST: frozenset({_STREAM}),
+    Kind.ASK: frozenset({_BACK}),
+    Kind.IDS: frozenset({_STREAM}),
+    Kind.ENOUGH: frozenset({_BACK}),
+    Kind.REPORT: frozenset({_STREAM}),
 }
 
 

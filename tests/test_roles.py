@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from splitlearn.roles import CODES, KINDS, MAY_SEND, Kind, Role, may_send
+from splitlearn.wire.frames import BEARS_TENSORS
 
 
 def test_codes_are_the_published_ones() -> None:
@@ -25,6 +26,12 @@ def test_codes_are_the_published_ones() -> None:
         "settle": 14,
         "settled": 15,
         "countersigned": 16,
+        "round": 17,
+        "enlist": 18,
+        "ask": 19,
+        "ids": 20,
+        "enough": 21,
+        "report": 22,
     }
 
 
@@ -40,13 +47,25 @@ def test_every_kind_has_its_senders() -> None:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_nobody_but_the_named_pair_may_send(kind: Kind) -> None:
+    split = {(Role.TRUSTED, Role.COMPUTE), (Role.COMPUTE, Role.TRUSTED)}
+    streams = {(Role.GENERATOR, Role.DISCRIMINATOR), (Role.DISCRIMINATOR, Role.GENERATOR)}
     allowed = {
         pair
         for pair in itertools.product(Role, repeat=2)
         if may_send(kind, sender=pair[0], receiver=pair[1])
     }
     assert allowed == MAY_SEND[kind]
-    assert allowed <= {(Role.TRUSTED, Role.COMPUTE), (Role.COMPUTE, Role.TRUSTED)}
+    assert allowed <= {*split, *streams}
+    # What carries numbers stays within its own pair: no float leaves a generator, no id a trusted party.
+    if kind in BEARS_TENSORS:
+        assert allowed <= split or kind is Kind.IDS
+
+
+@pytest.mark.parametrize("kind", sorted(BEARS_TENSORS | {Kind.OFFER}))
+def test_a_generator_sends_ids_and_is_sent_nothing_that_carries_numbers(kind: Kind) -> None:
+    sends = may_send(kind, sender=Role.GENERATOR, receiver=Role.DISCRIMINATOR)
+    assert sends is (kind is Kind.IDS)
+    assert not any(may_send(kind, sender=role, receiver=Role.GENERATOR) for role in Role)
 
 
 @pytest.mark.parametrize("kind", [Kind.ACTIVATION, Kind.GRADIENT, Kind.OFFER])

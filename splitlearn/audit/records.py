@@ -12,7 +12,8 @@ import msgspec
 
 from splitlearn.errors import AuditError
 from splitlearn.roles import Kind, Role
-from splitlearn.wire.messages import Offer
+from splitlearn.wire.ids import codec_name
+from splitlearn.wire.messages import Offer, Round
 from splitlearn.wire.tensors import Part
 
 __all__ = [
@@ -107,6 +108,9 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
     cut: first and last layer of the trunk; bottlenecks: method and rank of the lower and the upper
     cut; layers, bases: digests of the trunk's weights and of its bottlenecks'. codec_bases: of the bases
     that codecs work in. vocabulary: number of token ids, where this party knows it.
+
+    A conversation in which a generator streams ids has no cut: it has the round's number and the digest
+    of the vocabulary in their place.
     """
 
     run: str
@@ -122,18 +126,20 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
     purpose: str
     mode: str
     model: str
-    layers: Digest
-    bases: Digest
-    cut: tuple[int, int]
-    bottlenecks: tuple[str, str]
+    layers: Digest | msgspec.UnsetType = msgspec.UNSET
+    bases: Digest | msgspec.UnsetType = msgspec.UNSET
+    cut: tuple[int, int] | msgspec.UnsetType = msgspec.UNSET
+    bottlenecks: tuple[str, str] | msgspec.UnsetType = msgspec.UNSET
     codecs: dict[str, str]
     codec_bases: Digest | None = None
     vocabulary: int | None = None
+    round: Bytes | msgspec.UnsetType = msgspec.UNSET
+    vocabulary_digest: Digest | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def of(
         cls,
-        offer: Offer,
+        offer: Offer | Round,
         *,
         software: str,
         me: Party,
@@ -144,7 +150,7 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
         vocabulary: int | None,
     ) -> "RunOpen":
         """The record of a conversation about `offer`; its salt stays out."""
-        return cls(
+        opened = cls(
             run=offer.run,
             conversation=offer.conversation,
             software=software,
@@ -155,6 +161,22 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
             policy=hashlib.sha256(policy_text.encode()).hexdigest(),
             policy_text=policy_text,
             job=offer.job,
+            purpose="pretrain",
+            mode="ids",
+            model="",
+            codecs={},
+            vocabulary=vocabulary,
+        )
+        if isinstance(offer, Round):
+            return msgspec.structs.replace(
+                opened,
+                codecs={Kind.IDS.value: codec_name(offer.vocabulary)},
+                vocabulary=offer.vocabulary,
+                round=offer.number,
+                vocabulary_digest=offer.vocabulary_digest,
+            )
+        return msgspec.structs.replace(
+            opened,
             purpose=offer.purpose,
             mode=offer.mode,
             model=offer.model.model_type,
@@ -167,7 +189,6 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
             ),
             codecs=msgspec.structs.asdict(offer.codecs),
             codec_bases=offer.bases,
-            vocabulary=vocabulary,
         )
 
 

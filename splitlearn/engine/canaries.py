@@ -233,6 +233,8 @@ def _publics(opened: RunOpen, *, model: str, log: Path, max_length: int) -> Publ
             f"{model} holds a {whole.config.model_type} and the run was of a {opened.model}; give "
             "the public model that the run began from"
         )
+    if not opened.cut or not opened.bottlenecks:
+        raise ManifestError(f"run {opened.run} cut no model, so there are no activations to attack")
     lower, upper = (_bottleneck(text) for text in opened.bottlenecks)
     cut = Cut(*opened.cut, lower=lower, upper=upper)
     factor(whole, cut=cut, bases=_read_bases(log))

@@ -18,6 +18,7 @@ from splitlearn.audit import Dp, Log, PartShape, Witness
 from splitlearn.channel.base import Released
 from splitlearn.errors import AuditError, RefusedError, SplitLearnError, WireError
 from splitlearn.gate.account import Account, Outcome
+from splitlearn.gate.batches import check_written, pack_ids
 from splitlearn.gate.rows import (
     check_arguments,
     check_rows,
@@ -43,7 +44,8 @@ from splitlearn.policy import (
 from splitlearn.roles import Kind
 from splitlearn.wire import frames, tensors
 from splitlearn.wire.frames import BEARS_TENSORS, Frame
-from splitlearn.wire.messages import Meta, Offer, StepTensor
+from splitlearn.wire.ids import IdBatch, codec_name, unpack
+from splitlearn.wire.messages import Ids, Meta, Offer, Round, StepTensor
 from splitlearn.wire.tensors import Part
 
 if TYPE_CHECKING:
@@ -77,12 +79,14 @@ class Gate:
         me: PartyName,
         peer: PartyName,
         binding: str,
-        offer: Offer,
+        offer: Offer | Round,
         ledger: Ledger | None = None,
     ) -> None:
         """Use `Gate.open`."""
         self._ledger = ledger or Ledger(policy, spent=log.spent(offer.run))
         self._session, self._me, self._peer = session, me, peer
+        # Ids of another vocabulary than the round's do not pass; no other conversation has any.
+        self._vocabulary = offer.vocabulary if isinstance(offer, Round) else 0
         self._account = Account(policy, log=log, me=me, peer=peer, binding=binding, offer=offer)
         # Parts of frames that were admitted and not opened yet: parsed once.
         self._admitted: dict[int, tuple[Frame, tuple[Part, ...]]] = {}
@@ -102,7 +106,7 @@ class Gate:
         me: PartyName,
         peer: PartyName,
         binding: str,
-        offer: Offer,
+        offer: Offer | Round,
         software: str,
         vocabulary: int | None = None,
         ledger: Ledger | None = None,
@@ -140,6 +144,7 @@ class Gate:
         tensor: "Tensor | None" = None,
         codec: "Codec | None" = None,
         parts: tuple[Part, ...] | None = None,
+        ids: IdBatch | None = None,
         private: Private | None = None,
         dp: Dp | None = None,
         keep: bool = False,
@@ -147,7 +152,8 @@ class Gate:
         """Judge a message, write it, judge what was written, log it; the bytes to send.
 
         tensor, codec: the rows (N, D) of a step's message and how to write them; private: what they
-        must not be recognisable by, owed by a trusted party with each of them. parts: weights.
+        must not be recognisable by, owed by a trusted party with each of them. parts: weights. ids: a
+        generator's batch, written for the vocabulary of the round.
         dp: for the record, the noise that is in the tensor. keep: seal the frame beside the log, so
         that it can be attacked later; for canaries only.
 
@@ -156,7 +162,7 @@ class Gate:
         """
         attempt = _Attempt(kind, "out")
         with self._busy, self._door(attempt):
-            check_arguments(kind, tensor=tensor, codec=codec, parts=parts)
+            check_arguments(kind, tensor=tensor, codec=codec, parts=parts, ids=ids)
             attempt.parts = tuple(PartShape.of(part) for part in parts or ())
             x_ND = None
             if tensor is not None:
@@ -171,6 +177,8 @@ class Gate:
             self._check_rows(x_ND, kind=kind, meta=meta, private=private, coded=False)
             if tensor is not None and codec is not None:
                 parts = codec.encode(tensor)
+            if ids is not None:
+                parts = pack_ids(ids, meta=meta, vocabulary=self._vocabulary)
 
             payload = b"" if parts is None else tensors.encode(parts)
             seq = self._session.stamp(kind, meta)
@@ -194,6 +202,8 @@ class Gate:
                 if not same_bits(decoded_ND, x_ND):  # what was judged before is judged
                     self._check_rows(decoded_ND, kind=kind, meta=meta, private=private, coded=True)
                     error = error_of(decoded_ND, x_ND)
+            elif ids is not None:
+                check_written(written, batch=ids, vocabulary=self._vocabulary)
             elif written:
                 check_weights(written)
             self._account.enter(
@@ -242,6 +252,22 @@ class Gate:
                 if rule.max_row_norm is not None:
                     check_row_norm(values_ND, limit=rule.max_row_norm)
             return x_ND
+
+    def open_ids(self, frame: Frame) -> IdBatch:
+        """The batch in an admitted frame: whole, and of the round's vocabulary. Raises WireError."""
+        attempt = _Attempt(frame.kind, "in")
+        with self._busy, self._door(attempt):
+            parts = self._parts_of(frame)
+            attempt.parts = tuple(PartShape.of(part) for part in parts)
+            assert isinstance(frame.meta, Ids)
+            return unpack(parts, lengths=frame.meta.lengths, vocabulary=self._vocabulary)
+
+    def refuse(self, kind: Kind, *, rule: str) -> None:
+        """Log that the peer was cut off before a message of it came whole, and shut the door."""
+        with self._busy:
+            if self._shut is None:
+                self._shut = f"the peer was cut off ({rule})"
+                self._account.deny(kind, direction="in", parts=(), rule=rule)
 
     def open_parts(self, frame: Frame) -> tuple[Part, ...]:
         """The weights in an admitted frame, all finite. Raises WireError."""
@@ -299,15 +325,20 @@ class Gate:
         self, kind: Kind, direction: Direction, meta: Meta, *, private: Private | None
     ) -> Facts:
         """What is known of a message before its tensor is looked at."""
-        travelling = meta.lengths if isinstance(meta, StepTensor) else ()
+        travelling = meta.lengths if isinstance(meta, StepTensor | Ids) else ()
         lengths = private.lengths if private is not None else travelling
-        return Facts(
+        facts = Facts(
             direction=direction,
             peer=self._peer.role,
             kind=kind,
             examples=max(len(lengths), len(travelling)),
             longest=max((*lengths, *travelling), default=0),
         )
+        if isinstance(meta, Ids):
+            # As rows of one column: one id for each token.
+            name = codec_name(self._vocabulary)
+            return _replace(facts, codec=name, rows=sum(meta.lengths), columns=1)
+        return facts
 
     def _check_rows(
         self,

@@ -17,6 +17,7 @@ from splitlearn.policy import (
 )
 from splitlearn.roles import Kind, Role
 from splitlearn.wire.frames import BEARS_TENSORS
+from splitlearn.wire.ids import IdBatch
 from splitlearn.wire.messages import StepTensor
 from splitlearn.wire.tensors import Part
 
@@ -35,13 +36,14 @@ def check_arguments(
     tensor: "Tensor | None",
     codec: "Codec | None",
     parts: tuple[Part, ...] | None,
+    ids: IdBatch | None,
 ) -> None:
     """Refuse a message that comes with more or less than its kind carries."""
-    given = (tensor is not None, codec is not None, parts is not None)
-    rows = kind in STEP_KINDS
-    expected = (rows, rows, kind in BEARS_TENSORS and not rows)
+    given = (tensor is not None, codec is not None, parts is not None, ids is not None)
+    rows, batch = kind in STEP_KINDS, kind is Kind.IDS
+    expected = (rows, rows, kind in BEARS_TENSORS and not rows and not batch, batch)
     if given != expected:
-        names = ("a tensor", "a codec", "parts")
+        names = ("a tensor", "a codec", "parts", "ids")
         wanted = " and ".join(n for n, has in zip(names, expected, strict=True) if has) or "nothing"
         raise RefusedError(
             f"{kind} carries {wanted} beside its metadata, and was given something else; "

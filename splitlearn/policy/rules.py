@@ -291,7 +291,7 @@ def _check_rule(rule: Rule, *, where: str) -> None:
                 f"{where}: no {kind} goes {rule.direction} with a {rule.peer} party; expected "
                 f"{' or '.join(sorted(ends))}"
             )
-        if kind in STEP_KINDS:
+        if kind in STEP_KINDS or kind is Kind.IDS:
             missing = [name for name in _NEEDED if not getattr(rule, name)]
             if missing:
                 raise ManifestError(

@@ -112,7 +112,9 @@ class Conversation(Entry, frozen=True, kw_only=True):
 
 
 class Run(Entry, frozen=True, kw_only=True):
-    """One run as its first run.open describes it. cut: first and last layer at the peer."""
+    """One run as its first run.open describes it. cut: first and last layer at the peer; cut and
+    bottlenecks are null where ids are streamed and no model is cut.
+    """
 
     run: str
     me: str
@@ -121,8 +123,8 @@ class Run(Entry, frozen=True, kw_only=True):
     purpose: str
     mode: str
     model: str
-    cut: tuple[int, int]
-    bottlenecks: tuple[str, str]
+    cut: tuple[int, int] | None
+    bottlenecks: tuple[str, str] | None
     codecs: dict[str, str]
     vocabulary: int | None
     job: str

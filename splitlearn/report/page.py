@@ -195,7 +195,7 @@ def _leak(result: LeakageResult, document: Document) -> Leak:
     run = next((each for each in document.runs if each.run == result.run), None)
     where = "payloads of canary batches" if result.at == "canary" else "public text in their place"
     notes = [f"measured on {where}, {plural(result.scored, 'token')} scored"]
-    if run is not None:
+    if run is not None and run.cut is not None and run.bottlenecks is not None:
         lower, upper = run.bottlenecks
         notes.append(
             f"layers {run.cut[0]} to {run.cut[1]} at the peer, bottlenecks {bottleneck(lower)} and "

@@ -38,6 +38,12 @@ KINDS = {
     "countersigned": "the countersignature that was still due",
     "finish": "the end of the run",
     "closed": "the peer's last word",
+    "round": "what a generator's batches have to look like",
+    "enlist": "the language and vocabulary that a generator has",
+    "ask": "how many batches are wanted so far",
+    "ids": "token ids of one language, some replaced; text to whoever holds the vocabulary",
+    "enough": "the round is over",
+    "report": "what a generator did in a round, as totals",
 }
 
 # True to the design's list of what is not claimed. Fixed: it stands in every report, whatever a log says.

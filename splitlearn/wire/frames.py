@@ -42,7 +42,7 @@ MAGIC = b"SPLN"
 
 # Kinds that carry a tensor container; every other kind has no payload at all.
 BEARS_TENSORS = frozenset(
-    {Kind.WEIGHTS, Kind.ACTIVATION, Kind.OUTPUT, Kind.GRADIENT, Kind.INPUT_GRADIENT}
+    {Kind.WEIGHTS, Kind.ACTIVATION, Kind.OUTPUT, Kind.GRADIENT, Kind.INPUT_GRADIENT, Kind.IDS}
 )
 
 _HEADER = struct.Struct(">4sBBHQIQ")

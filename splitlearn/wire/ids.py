@@ -7,12 +7,14 @@ padding does not travel. What is not a batch of the agreed vocabulary is a WireE
 # N tokens that travel, B examples
 
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from splitlearn.errors import WireError
 from splitlearn.wire.tensors import Part
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["MAX_VOCABULARY", "IdBatch", "bits_of", "codec_name", "pack", "unpack"]
 
@@ -28,8 +30,8 @@ class IdBatch:
     of each example; their sum is N.
     """
 
-    ids: NDArray[np.int32] = field(repr=False)
-    replaced: NDArray[np.bool_] = field(repr=False)
+    ids: "NDArray[np.int32]" = field(repr=False)
+    replaced: "NDArray[np.bool_]" = field(repr=False)
     lengths: tuple[int, ...]
 
 
@@ -55,6 +57,8 @@ def codec_name(vocabulary: int) -> str:
 
 def pack(batch: IdBatch, *, vocabulary: int) -> tuple[Part, ...]:
     """The parts of a batch. Raises WireError for ids outside [0, vocabulary)."""
+    import numpy as np  # noqa: PLC0415  (a fifth of a second that --help need not wait)
+
     bits = bits_of(vocabulary)
     _check(batch.ids, replaced=batch.replaced, lengths=batch.lengths, vocabulary=vocabulary)
     planes_NB = (batch.ids[:, None] >> np.arange(bits - 1, -1, -1, dtype=np.int32)) & 1
@@ -68,6 +72,8 @@ def pack(batch: IdBatch, *, vocabulary: int) -> tuple[Part, ...]:
 
 def unpack(parts: tuple[Part, ...], *, lengths: tuple[int, ...], vocabulary: int) -> IdBatch:
     """What `pack` wrote; one spelling only: bits beyond the last id must be zero."""
+    import numpy as np  # noqa: PLC0415  (a fifth of a second that --help need not wait)
+
     bits, count = bits_of(vocabulary), sum(lengths)
     sizes = {"ids": -(-count * bits // 8), "replaced": -(-count // 8)}
     if tuple((part.name, part.dtype, part.shape) for part in parts) != tuple(
@@ -88,12 +94,14 @@ def unpack(parts: tuple[Part, ...], *, lengths: tuple[int, ...], vocabulary: int
 
 
 def _check(
-    ids: NDArray[np.int32],
+    ids: "NDArray[np.int32]",
     *,
-    replaced: NDArray[np.bool_],
+    replaced: "NDArray[np.bool_]",
     lengths: tuple[int, ...],
     vocabulary: int,
 ) -> None:
+    import numpy as np  # noqa: PLC0415  (a fifth of a second that --help need not wait)
+
     count = sum(lengths)
     if ids.shape != (count,) or replaced.shape != (count,) or count == 0 or min(lengths) < 1:
         raise WireError(

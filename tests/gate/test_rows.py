@@ -23,13 +23,15 @@ from splitlearn.wire.tensors import Part
         (Kind.WEIGHTS, torch.zeros(1, 1), Identity(), None),
         (Kind.WEIGHTS, None, None, None),
         (Kind.FINISH, None, None, ()),
+        (Kind.IDS, None, None, None),
+        (Kind.IDS, None, None, ()),
     ],
 )
 def test_a_message_with_more_or_less_than_its_kind_carries_is_refused(
     kind: Kind, tensor: Tensor | None, codec: Identity | None, parts: tuple[Part, ...] | None
 ) -> None:
     with pytest.raises(RefusedError, match="carries") as refused:
-        check_arguments(kind, tensor=tensor, codec=codec, parts=parts)
+        check_arguments(kind, tensor=tensor, codec=codec, parts=parts, ids=None)
     assert refused.value.rule == "content.arguments"
 
 
