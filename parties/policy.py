@@ -44,11 +44,11 @@ def list_shipped() -> None:
             )
             for way in ("out", "in")
         }
-        typer.echo(f"{path.stem:<10}{_purpose(path)}")
+        typer.echo(f"{path.stem:<14}{_purpose(path)}")
         for way, kinds in ways.items():
             told = [kind for kind in kinds if kind in _BEARING]
-            typer.echo(f"{'':<10}{way:<4}{', '.join(told)}")
-        typer.echo(f"{'':<10}{path}")
+            typer.echo(f"{'':<14}{way:<4}{', '.join(told)}")
+        typer.echo(f"{'':<14}{path}")
 
 
 @app.command()
@@ -144,7 +144,7 @@ def explain(
 
 
 # Kinds whose tensors matter to whoever reads a list of policies.
-_BEARING = ("activation", "gradient", "output", "input_gradient", "weights")
+_BEARING = ("activation", "gradient", "output", "input_gradient", "weights", "ids")
 
 # What each kind that leaves carries, in plain words.
 _CARRIES = {

@@ -55,6 +55,11 @@ class Channel(Protocol):
         """Bytes that came off the link so far, counted as `bytes_sent` is."""
         ...
 
+    @property
+    def over(self) -> bool:
+        """Whether the conversation has ended, well or badly: nothing more will come."""
+        ...
+
     def send(self, released: Released, *, deadline_s: float) -> None:
         """Hand one frame to the link; waits while the peer's credit is used up.
 

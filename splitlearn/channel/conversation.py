@@ -65,6 +65,11 @@ class Conversation:
         """See `Channel`."""
         return self.tally.received
 
+    @property
+    def over(self) -> bool:
+        """See `Channel`."""
+        return self.mailbox.over
+
     def send(self, released: Released, *, deadline_s: float) -> None:
         """See `Channel`."""
         self.mailbox.put(released, deadline_s=deadline_s)

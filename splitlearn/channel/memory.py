@@ -50,6 +50,11 @@ class MemoryChannel:
         """The state of this end, for the wire and for tests that look inside."""
         return self._mailbox
 
+    @property
+    def over(self) -> bool:
+        """See `Channel`."""
+        return self._mailbox.over
+
     def send(self, released: Released, *, deadline_s: float) -> None:
         """See `Channel`."""
         self._mailbox.put(released, deadline_s=deadline_s)

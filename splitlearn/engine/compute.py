@@ -231,6 +231,7 @@ class ComputeEngine:
         loaded.versions.drained(talk.session.next_step)
 
     def _finish(self, talk: Talk, loaded: _Loaded, _: Frame) -> None:
+        assert isinstance(talk.session, Session)
         if talk.session.weights_wanted and loaded.offer.mode == "full":
             cut = shards(loaded.trunk.state_dict())
             for i, parts in enumerate(cut):

@@ -5,6 +5,7 @@ step and for which message it waited. Tensors are encoded and sent beside the en
 asks so.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,8 +22,9 @@ from splitlearn.engine.threads import several_cores
 from splitlearn.errors import AuditError, ChannelError, RefusedError
 from splitlearn.gate import Gate, Outcome, Private
 from splitlearn.roles import Kind
-from splitlearn.session import Session
+from splitlearn.session import Session, StreamSession
 from splitlearn.wire.frames import Frame
+from splitlearn.wire.ids import IdBatch
 from splitlearn.wire.messages import Countersigned, Meta, Settled, Settlement
 from splitlearn.wire.tensors import Part
 
@@ -31,7 +33,7 @@ __all__ = ["Talk"]
 
 @dataclass
 class Talk:
-    """One conversation with one peer. Deadlines are seconds.
+    """One conversation with one peer. Deadlines are seconds. One thread hears; several may speak.
 
     overlap: whether `say_soon` uses another thread. What comes meanwhile may then stand before it in the
     log, or after it: the log's order is one of several, each of which is what happened.
@@ -41,7 +43,7 @@ class Talk:
     """
 
     channel: Channel
-    session: Session
+    session: Session | StreamSession
     gate: Gate
     deadline_s: float
     overlap: bool = True
@@ -52,6 +54,8 @@ class Talk:
 
     def __post_init__(self) -> None:
         self._courier = Courier(f"courier to {self.channel.peer}")
+        # A message's number is given at the gate: none may come between it and the channel.
+        self._speaking = threading.Lock()
         # On one core the other thread would cost 4% of a step and save nothing.
         self.overlap = self.overlap and several_cores()
 
@@ -63,6 +67,7 @@ class Talk:
         tensor: Tensor | None = None,
         codec: Codec | None = None,
         parts: tuple[Part, ...] | None = None,
+        ids: IdBatch | None = None,
         private: Private | None = None,
         dp: Dp | None = None,
         keep: bool = False,
@@ -70,7 +75,15 @@ class Talk:
         """Pass the gate and hand over to the channel, after all before it; the sequence number."""
         self._courier.flush()
         return self._say(
-            kind, meta, tensor, codec=codec, parts=parts, private=private, dp=dp, keep=keep
+            kind,
+            meta,
+            tensor,
+            codec=codec,
+            parts=parts,
+            ids=ids,
+            private=private,
+            dp=dp,
+            keep=keep,
         )
 
     def say_soon(
@@ -90,9 +103,7 @@ class Talk:
         """
 
         def errand() -> int:
-            return self._say(
-                kind, meta, make(), codec=codec, parts=None, private=private, dp=dp, keep=keep
-            )
+            return self._say(kind, meta, make(), codec=codec, private=private, dp=dp, keep=keep)
 
         if self.overlap:
             self._courier.put(errand)
@@ -110,28 +121,31 @@ class Talk:
         tensor: Tensor | None,
         *,
         codec: Codec | None,
-        parts: tuple[Part, ...] | None,
+        parts: tuple[Part, ...] | None = None,
+        ids: IdBatch | None = None,
         private: Private | None,
         dp: Dp | None,
         keep: bool,
     ) -> int:
-        released = self.gate.release(
-            kind,
-            meta=meta,
-            tensor=tensor,
-            codec=codec,
-            parts=parts,
-            private=private,
-            dp=dp,
-            keep=keep,
-        )
-        try:
-            self.channel.send(released, deadline_s=self.deadline_s)
-        except PeerRestarted:
-            self.restarted = True
-            raise
-        except ChannelError as error:
-            raise ChannelError(f"{error}, while sending {kind} of {self._where()}") from error
+        with self._speaking:
+            released = self.gate.release(
+                kind,
+                meta=meta,
+                tensor=tensor,
+                codec=codec,
+                parts=parts,
+                ids=ids,
+                private=private,
+                dp=dp,
+                keep=keep,
+            )
+            try:
+                self.channel.send(released, deadline_s=self.deadline_s)
+            except PeerRestarted:
+                self.restarted = True
+                raise
+            except ChannelError as error:
+                raise ChannelError(f"{error}, while sending {kind} of {self._where()}") from error
         self.sent[kind] += len(released.raw)
         if codec is not None:
             total = self.errors.setdefault(kind, [0.0, 0])
@@ -149,6 +163,19 @@ class Talk:
         except ChannelError as error:
             names = " or ".join(awaited)
             raise ChannelError(f"{error}; awaited {names} of {self._where()}") from error
+        self.admit(frame)
+        return frame
+
+    def hear_now(self) -> Frame | None:
+        """The next frame, if one has come; does not wait."""
+        try:
+            frame = self.channel.receive(timeout_s=0)
+        except PeerRestarted:
+            self.restarted = True
+            raise
+        except ChannelError:
+            # Nothing yet, or nothing any more: whoever waits or sends next learns which.
+            return None
         self.admit(frame)
         return frame
 
@@ -170,6 +197,10 @@ class Talk:
         """The rows (rows, width) in an admitted frame."""
         return self.gate.open_tensor(frame, codec=codec, rows=rows, width=width)
 
+    def ids(self, frame: Frame) -> IdBatch:
+        """The batch in an admitted frame."""
+        return self.gate.open_ids(frame)
+
     def parts(self, frame: Frame) -> tuple[Part, ...]:
         """The weights in an admitted frame."""
         return self.gate.open_parts(frame)
@@ -188,17 +219,25 @@ class Talk:
         witness = self.gate.witness
         self.say(Kind.SETTLE, witness.statement())
         settled = self.hear(Kind.SETTLED).meta
-        assert isinstance(settled, Settled)
+        while not isinstance(settled, Settled):  # what a discriminator said before it heard of it
+            settled = self.hear(Kind.SETTLED).meta
         witness.countersigned(settled.countersignature, by=settled.log_key)
         # The peer gave its receipt after it had taken in SETTLE, the last thing we said.
         countersignature = witness.take(settled, sent=self.session.next_out - 1)
         self.say(Kind.COUNTERSIGNED, Countersigned(countersignature))
 
     def answer_settlement(self, frame: Frame) -> None:
-        """The other half: `frame` is the peer's SETTLE."""
+        """The other half: `frame` is the peer's SETTLE.
+
+        Raises AuditError also if its receipt is for more than we said, or for less than it must have
+        heard: of a stream, what we said while SETTLE was under way falls to the next settlement.
+        """
         witness, shown = self.gate.witness, frame.meta
         assert isinstance(shown, Settlement)
-        countersignature = witness.take(shown, sent=self.session.next_out - 1)
+        sent = self.session.next_out - 1
+        if isinstance(self.session, StreamSession) and not self.session.reported:
+            sent = min(sent, shown.received)
+        countersignature = witness.take(shown, sent=sent)
         mine = msgspec.structs.asdict(witness.statement())
         self.say(Kind.SETTLED, Settled(**mine, countersignature=countersignature))
         last = self.hear(Kind.COUNTERSIGNED).meta

@@ -37,7 +37,15 @@ def check(folder: Path, name: str, changes: Changes | None = None) -> tuple[int,
 def test_every_shipped_policy_is_listed_with_what_leaves_under_it_and_its_file() -> None:
     code, text = run("list")
     assert code == 0
-    assert NAMES == ["compute", "demo", "research", "standard", "strict"]
+    assert NAMES == [
+        "compute",
+        "demo",
+        "discriminator",
+        "generator",
+        "research",
+        "standard",
+        "strict",
+    ]
     for name in NAMES:
         assert str(SHIPPED / f"{name}.toml") in text
     strict = text.partition("strict ")[2]
@@ -56,7 +64,7 @@ def test_what_is_shown_is_the_file_and_can_be_kept(tmp_path: Path, name: str) ->
 
 
 def test_a_policy_that_does_not_ship_is_answered_with_those_that_do() -> None:
-    with pytest.raises(ManifestError, match="compute, demo, research, standard, strict"):
+    with pytest.raises(ManifestError, match="compute, demo, discriminator, generator, research"):
         run("show", "../cli")
 
 

@@ -14,7 +14,7 @@ from splitlearn.errors import ManifestError
 from splitlearn.manifest import load_job
 from splitlearn.policy import Plan, Verdict, foresee, lasts, load, plan_of_offer, plans_of_job
 from splitlearn.policy.forecast import _dtypes, _sizes, _wire_bytes
-from splitlearn.roles import MAY_SEND, Kind
+from splitlearn.roles import MAY_SEND, Kind, Role
 from splitlearn.wire import frames, tensors
 from splitlearn.wire.messages import StepTensor
 from tests.codecs.test_delta import Shelf
