@@ -31,6 +31,7 @@ __all__ = [
     "Source",
     "SourceField",
     "Table",
+    "TextField",
     "peer_faults",
 ]
 
@@ -67,8 +68,8 @@ class Address:
 class Source:
     """Where rows come from: a file of this machine, or a data set of a hub.
 
-    text: what the user wrote. Either `file` and `format` are set (csv, tsv, jsonl, parquet), or
-    `name` and, where given, `config` and `split`.
+    text: what the user wrote. Either `file` and `format` are set (csv, tsv, jsonl, parquet; txt where
+    text without columns will do), or `name` and, where given, `config` and `split`.
     """
 
     text: str
@@ -136,6 +137,13 @@ def _source(value: object, info: ValidationInfo) -> Source:
     return Source(text=text, name=match["name"], config=match["config"], split=match["split"])
 
 
+def _text_source(value: object, info: ValidationInfo) -> Source:
+    text = _text(value)
+    if re.fullmatch(r".*\.txt(?:\.gz)?", text, re.DOTALL):
+        return Source(text=text, file=_existing(_absolute(text, info)), format="txt")
+    return _source(value, info)
+
+
 _LAST_PORT = 65_535
 _ADDRESS = re.compile(
     r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]{2,45})\]|(?P<host>[A-Za-z0-9._-]{1,253})):(?P<port>[0-9]{1,5})"
@@ -150,6 +158,7 @@ FolderField = Annotated[Path, PlainValidator(_folder)]
 FileField = Annotated[Path, PlainValidator(_file)]
 AddressField = Annotated[Address, PlainValidator(_address)]
 ModelField = Annotated[str, PlainValidator(_model)]
+TextField = Annotated[Source, PlainValidator(_text_source)]
 SourceField = Annotated[Source, PlainValidator(_source)]
 NameField = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
 
