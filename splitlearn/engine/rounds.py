@@ -71,7 +71,7 @@ class Score(Protocol):
     """How well replaced tokens of held-out text are told: area under the curve, 0.5 is guessing."""
 
     @property
-    def auc(self) -> float: ...
+    def auc(self) -> float | None: ...
 
     @property
     def accuracy(self) -> float: ...
@@ -168,7 +168,7 @@ class Scored:
 
     round: int
     language: str
-    auc: float
+    auc: float | None
     accuracy: float
     loss: float
     tokens: int
