@@ -25,7 +25,7 @@ from flwr.supercore.fab import Fab
 
 from splitlearn.coordination.fab import build_fab
 from splitlearn.coordination.version import check_version
-from splitlearn.errors import ChannelError, ManifestError
+from splitlearn.errors import ChannelError, ManifestError, PeerError
 from splitlearn.identity.tls import parse_address
 
 __all__ = ["Control", "RunState"]
@@ -58,7 +58,8 @@ class RunState:
 class Control:
     """A line to the SuperLink whose own door is at `address` ("127.0.0.1:port").
 
-    Used as a context manager, or closed. Everything raises ChannelError where nobody answers.
+    Used as a context manager, or closed. Everything raises ChannelError where nobody answers, and
+    PeerError where the answer is no.
     """
 
     def __init__(self, address: str) -> None:
@@ -124,9 +125,9 @@ class Control:
         try:
             return question()
         except httpx.HTTPStatusError as error:
-            raise ChannelError(
-                f"the SuperLink at {self.address} refuses: status {error.response.status_code}; is "
-                "it another user's?"
+            raise PeerError(
+                f"what answers at {self.address} refuses with status {error.response.status_code}: "
+                "another user's coordinator, or its last line says why"
             ) from None
         except (httpx.HTTPError, ValueError) as error:
             raise ChannelError(

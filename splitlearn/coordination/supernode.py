@@ -30,6 +30,8 @@ __all__ = ["SuperNode"]
 
 # Seconds between two looks at whether the node's process still runs, or should end.
 _LOOK_S = 0.2
+# Between two looks for a coordinator that is away; and between two lives of the node's process.
+_AWAY_S = 2.0
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 15.0
 # A node that lived as long had no trouble in starting.
@@ -54,6 +56,7 @@ class SuperNode:
     party: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     report: Callable[[str], None] = lambda _line: None
+    _away: bool = field(default=False, init=False, repr=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
 
     def run(self) -> None:
@@ -76,11 +79,13 @@ class SuperNode:
         ):
             wait_s = _FIRST_WAIT_S
             while not self._stop.is_set():
-                if self._welcome(fresh):
-                    began = time.monotonic()
-                    self._judge(self._live())
-                    if time.monotonic() - began > _SETTLED_S:
-                        wait_s = _FIRST_WAIT_S
+                if not self._welcome(fresh):
+                    self._stop.wait(_AWAY_S)
+                    continue
+                began = time.monotonic()
+                self._judge(self._live())
+                if time.monotonic() - began > _SETTLED_S:
+                    wait_s = _FIRST_WAIT_S
                 self._stop.wait(wait_s)
                 wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
@@ -93,8 +98,11 @@ class SuperNode:
         try:
             check_clock(ask_health(self.address, fresh=fresh, party=self.party))
         except ChannelError as error:
-            self.report(f"waiting: {error}")
+            if not self._away:
+                self.report(f"waiting: {error}")
+            self._away = True
             return False
+        self._away = False
         return True
 
     def _live(self) -> Ending | None:
