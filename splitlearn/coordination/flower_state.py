@@ -17,6 +17,7 @@ from flwr.superlink.main import create_app
 
 from splitlearn.coordination.members import Node
 from splitlearn.coordination.version import check_version
+from splitlearn.errors import PeerError
 
 __all__ = ["FlowerNodes", "make_app"]
 
@@ -75,10 +76,17 @@ class FlowerNodes:
         ]
 
     def add(self, *, party: str, key: bytes) -> None:
-        """Register a node."""
-        self._factory.state().create_node(
-            NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, HEARTBEAT_DEFAULT_INTERVAL, name=party
-        )
+        """Register a node. Raises PeerError where its key was unregistered before."""
+        try:
+            self._factory.state().create_node(
+                NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, HEARTBEAT_DEFAULT_INTERVAL, name=party
+            )
+        except ValueError:
+            # Flower keeps a removed node's key, so that nobody comes back with it.
+            raise PeerError(
+                f"{party} comes with a key that was unregistered here; it has to join again with a "
+                "new token, into a new folder"
+            ) from None
 
     def remove(self, number: int) -> None:
         """Unregister a node."""

@@ -36,7 +36,7 @@ class NodeTable(Protocol):
         """Every node that is not unregistered."""
 
     def add(self, *, party: str, key: bytes) -> None:
-        """Register a node."""
+        """Register a node. Raises PeerError where its key was unregistered before."""
 
     def remove(self, number: int) -> None:
         """Unregister a node: its key is worth nothing from now on."""

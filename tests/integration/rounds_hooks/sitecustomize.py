@@ -23,7 +23,11 @@ def stream_round(settings: Path, descriptor: bytes) -> bytes:
 
         raise RefusedError("our policy says no", rule="test")
     time.sleep(told.get("takes_s", 0.0))
-    report = {"round": told["round"], "text": table["text"]["says"], "torch": "torch" in sys.modules}
+    report = {
+        "round": told["round"],
+        "text": table["text"]["says"],
+        "torch": "torch" in sys.modules,
+    }
     return json.dumps(report).encode()
 
 
