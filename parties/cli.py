@@ -8,7 +8,20 @@ import sys
 import typer
 from rich.console import Console
 
-from parties import auditor, compute, demo, doctor, federation, link, plan, policy, trusted
+from parties import (
+    auditor,
+    compute,
+    coordinator,
+    demo,
+    doctor,
+    federation,
+    link,
+    node,
+    plan,
+    policy,
+    pretrain,
+    trusted,
+)
 from splitlearn.errors import SplitLearnError
 
 __all__ = ["app", "main"]
@@ -23,6 +36,8 @@ app = typer.Typer(
         "party, compute parties host the layers between, every payload passes one gate and is "
         "logged.\n\n"
         "Run one party:  splitlearn trusted train job.toml  |  splitlearn compute\n\n"
+        "Pre-train together:  splitlearn coordinator up  |  splitlearn generator run  |  "
+        "splitlearn pretrain\n\n"
         "Join a federation:  splitlearn join TOKEN --registrar HOST:PORT\n\n"
         "Check what was sent:  splitlearn audit verify LOG"
     ),
@@ -32,6 +47,9 @@ app.add_typer(trusted.app, name="trusted")
 app.add_typer(auditor.app, name="audit")
 app.add_typer(policy.app, name="policy")
 app.add_typer(link.app, name="link")
+app.add_typer(coordinator.app, name="coordinator")
+app.add_typer(node.app, name="generator")
+app.command("pretrain")(pretrain.pretrain)
 app.command("join")(federation.join)
 app.command("request")(federation.request)
 app.command("install")(federation.install)

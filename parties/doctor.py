@@ -23,7 +23,10 @@ __all__ = ["doctor"]
 
 def doctor(
     settings: Annotated[
-        Path | None, typer.Argument(help="job.toml or compute.toml: whom to reach, and as whom.")
+        Path | None,
+        typer.Argument(
+            help="job.toml, compute.toml or generator.toml: whom to reach, and as whom."
+        ),
     ] = None,
     folder: Annotated[Path, typer.Option(help="This party's folder, without a settings file.")] = (
         Path("identity")
@@ -37,13 +40,14 @@ def doctor(
     \b
     Examples:
         splitlearn doctor job.toml
+        splitlearn doctor generator.toml
         splitlearn doctor --peer gpu-house.example:7443 --party gpu-house --role compute
 
     Run it on the side that dials, while the other side runs. Nothing is changed anywhere; the other
     side says in one line that it was asked.
     """
     if settings is not None:
-        aims = _read(settings)
+        aims = _read_node(settings) if _has(settings, "coordinator") else _read(settings)
     elif peer is None and (party or role):
         raise ManifestError("--party and --role say who should answer; give --peer HOST:PORT too")
     else:
@@ -65,6 +69,8 @@ def _findings(aim: "_Aim") -> "tuple[Finding, ...]":
     from splitlearn.identity import check_listen, examine
 
     expected = _expected(aim)
+    if aim.coordinator is not None:
+        return _coordinator_findings(aim, address=aim.coordinator)
     findings = examine(aim.folder, now=datetime.now(UTC), address=aim.peer, expected=expected)
     asked = expected is not None and expected.role in _CONVERSING
     if aim.peer is not None and expected is not None and asked and all(f.ok for f in findings):
@@ -74,19 +80,43 @@ def _findings(aim: "_Aim") -> "tuple[Finding, ...]":
     return findings
 
 
+def _coordinator_findings(aim: "_Aim", *, address: str) -> "tuple[Finding, ...]":
+    """About a generator, and about the coordinator of its rounds."""
+    from splitlearn.coordination.diagnose import examine_coordinator
+    from splitlearn.identity import examine
+
+    own = examine(aim.folder, now=datetime.now(UTC))
+    # Without keys there is nobody to ask as; a registrar that is away is no reason not to ask.
+    if any(finding.name == "identity folder" and not finding.ok for finding in own):
+        return own
+    return *own, *examine_coordinator(aim.folder, address=address, party=aim.party)
+
+
 # Roles that listen for conversations; a registrar answers other questions.
 _CONVERSING = frozenset({Role.TRUSTED, Role.COMPUTE})
 
 
 @dataclass(frozen=True)
 class _Aim:
-    """Whose folder is examined, and which peer should be reached or awaited where."""
+    """Whose folder is examined, and which peer should be reached or awaited where.
+
+    coordinator: where a generator's rounds are called from, in place of a peer.
+    """
 
     folder: Path
     peer: str | None = None
     listen: str | None = None
     party: str | None = None
     role: str | None = None
+    coordinator: str | None = None
+
+
+def _read_node(settings: Path) -> tuple[_Aim, ...]:
+    """A generator's: it has no peer, but a coordinator that calls it to rounds."""
+    from splitlearn.coordination.places import node_places
+
+    places = node_places(settings)
+    return (_Aim(folder=places.identity, coordinator=places.address, party=places.party),)
 
 
 def _read(settings: Path) -> tuple[_Aim, ...]:
@@ -94,7 +124,7 @@ def _read(settings: Path) -> tuple[_Aim, ...]:
     from splitlearn.manifest import load_compute, load_job
 
     # Only a trusted party has data; each role's peer is the other one.
-    if _has_data(settings):
+    if _has(settings, "data"):
         job = load_job(settings)
         folder, peers, role = job.identity.folder, job.peers, Role.COMPUTE
     else:
@@ -112,9 +142,9 @@ def _read(settings: Path) -> tuple[_Aim, ...]:
     )
 
 
-def _has_data(settings: Path) -> bool:
+def _has(settings: Path, table: str) -> bool:
     try:
-        return "data" in tomllib.loads(settings.read_text(encoding="utf-8"))
+        return table in tomllib.loads(settings.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         # The strict reader has the better sentence for what is wrong.
         return False

@@ -36,6 +36,7 @@ __all__ = [
     "new_key",
     "pem",
     "pin_of",
+    "public_key_pem",
     "read_der",
     "read_key",
     "read_log_key",
@@ -215,6 +216,13 @@ def key_pem(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> byte
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
+    )
+
+
+def public_key_pem(certificate: x509.Certificate) -> bytes:
+    """PEM of the SubjectPublicKeyInfo that a certificate certifies."""
+    return certificate.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
 
 

@@ -97,11 +97,15 @@ class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Client:
-    """Where and how to ask. server_name: DNS name to verify, or None where the context does not."""
+    """Where and how to ask. server_name: DNS name to verify, or None where the context does not.
+
+    whom: how a sentence calls the other side.
+    """
 
     address: str
     context: ssl.SSLContext
     server_name: str | None
+    whom: str = "registrar"
 
     def get(self, path: str, *, deadline_s: float = DEADLINE_S) -> bytes:
         """Body of the answer. Raises ChannelError, or IdentityError with the registrar's reason."""
@@ -122,17 +126,17 @@ class Client:
             context=self.context,
             server_name=self.server_name,
             deadline=deadline,
-            whom="registrar",
+            whom=self.whom,
         ) as connection:
             try:
                 send(connection, head.encode("ascii") + body, deadline=deadline)
                 status, answer = _read_answer(connection, deadline=deadline)
             except OSError as error:
-                raise tls.explain(error, whom="registrar", address=self.address) from None
+                raise tls.explain(error, whom=self.whom, address=self.address) from None
             except http.client.HTTPException:
-                raise ChannelError(f"{self.address} answers like no registrar of ours") from None
+                raise ChannelError(f"{self.address} answers like no {self.whom} of ours") from None
         if status != http.HTTPStatus.OK:
-            raise IdentityError(f"registrar at {self.address} says: {_sentence(answer)}")
+            raise IdentityError(f"{self.whom} at {self.address} says: {_sentence(answer)}")
         return answer
 
 

@@ -1,0 +1,27 @@
+"""The generator as Flower knows it: a ClientApp that streams one round for each message.
+
+Flower imports this in a process of its own; torch comes with the round, not with the import.
+"""
+
+import importlib
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from splitlearn.coordination.answering import answer
+
+__all__ = ["app"]
+
+app = ClientApp()
+
+
+@app.query()
+def stream(message: Message, context: Context) -> Message:
+    """Work through the round that `message` opens, with the settings that this node was given."""
+    return answer(message, context, stream=_stream_round)
+
+
+def _stream_round(settings: Path, descriptor: bytes) -> bytes:
+    report: bytes = importlib.import_module("parties.generating").stream_round(settings, descriptor)
+    return report

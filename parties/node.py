@@ -1,0 +1,104 @@
+"""The generator's commands: join a federation as one, and serve its coordinator's rounds."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help=(
+        "Hold one language's text and take part in pre-training; the text stays here.\n\n"
+        "  splitlearn generator join TOKEN --registrar ca.clinics.example:8470\n\n"
+        "  splitlearn generator run generator.toml"
+    ),
+)
+
+
+@app.command()
+def join(
+    token: Annotated[str, typer.Argument(help="What splitlearn federation invite printed.")],
+    registrar: Annotated[str, typer.Option(help="HOST:PORT of the federation's registrar.")] = (
+        "127.0.0.1:8470"
+    ),
+    folder: Annotated[Path, typer.Option(help="Folder for this party's keys.")] = Path("identity"),
+) -> None:
+    """Join a federation as a generator: keys are made here; the coordinator knows them at once.
+
+    \b
+    Example:
+        splitlearn generator join sl1.0123... --registrar ca.clinics.example:8470
+
+    The certificate's key is the node's key for Flower as well, so one token is all it takes.
+    """
+    from splitlearn.errors import ManifestError
+    from splitlearn.identity import join as enrol
+    from splitlearn.roles import Role
+
+    identity = enrol(token, address=registrar, folder=folder)
+    if identity.name.role is not Role.GENERATOR:
+        raise ManifestError(
+            f"the token was for {identity.name.uri}; its keys lie in {folder} now, but a generator "
+            "needs a token of splitlearn federation invite --role generator, and another folder"
+        )
+    typer.echo(f"joined as {identity.name.uri}; keys and certificate lie in {folder}", err=True)
+    typer.echo("next: splitlearn generator run generator.toml", err=True)
+
+
+@app.command()
+def run(
+    settings: Annotated[Path, typer.Argument(help="The settings file of this party.")] = Path(
+        "generator.toml"
+    ),
+    state: Annotated[
+        Path | None, typer.Option(help="Folder for Flower's files; else .node beside the settings.")
+    ] = None,
+) -> None:
+    """Serve the coordinator's rounds until Ctrl-C; comes back by itself when the line does.
+
+    \b
+    generator.toml, as far as this command reads it:
+        \\[identity]
+        folder = "identity"                       # what splitlearn generator join made
+        \\[coordinator]
+        address = "trainer.example:8471"          # what splitlearn coordinator up named
+        party = "trainer"                         # optional: nobody else may answer
+
+    \b
+    Example:
+        splitlearn generator run generator.toml
+
+    The coordinator sends settings and no code: an app that holds any is refused. A clock that differs
+    by more than the coordinator allows is named, and ends the command.
+    """
+    from splitlearn.coordination.places import node_places
+    from splitlearn.coordination.supernode import SuperNode
+    from splitlearn.identity import Identity, kept_fresh
+
+    places = node_places(settings)
+    identity = Identity.load(places.identity)
+    node = SuperNode(
+        identity,
+        address=places.address,
+        settings=settings,
+        folder=state or settings.parent / ".node",
+        party=places.party,
+        report=_say,
+    )
+    try:
+        with kept_fresh(identity, report=_say):
+            node.run()
+    except KeyboardInterrupt:
+        _say("generator stopped; start it again to go on")
+        raise typer.Exit(_INTERRUPTED) from None
+
+
+# The shell's own code for a process ended by Ctrl-C.
+_INTERRUPTED = 130
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
