@@ -184,7 +184,7 @@ class _Scalars:
         with suppress(ImportError):
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(str(folder))
 
     def add(self, name: str, value: float, step: int) -> None:
         if self._writer is not None:

@@ -111,7 +111,7 @@ class LocalGrid(Grid):
             # As a SuperLink sets them on the way.
             message.metadata.__dict__["_message_id"] = number
             message.metadata.__dict__["_run_id"] = _RUN
-            self._futures[number] = self._pool.submit(self._work, message, node.context)
+            self._futures[number] = self._pool.submit(self._work, message, node)
             numbers.append(number)
         return numbers
 
@@ -127,9 +127,10 @@ class LocalGrid(Grid):
         futures = [self._futures[number] for number in self.push_messages(messages)]
         return [future.result(timeout) for future in futures]
 
-    def _work(self, message: Message, context: Context) -> Message:
+    def _work(self, message: Message, node: "_Node") -> Message:
         try:
-            reply = self._app(message=message, context=context)
+            with node.busy:
+                reply = self._app(message=message, context=node.context)
         except Exception as error:  # noqa: BLE001
             reply = Message(Error(code=2, reason=type(error).__name__), reply_to=message)
         reply.metadata.__dict__["_reply_to_message_id"] = message.metadata.message_id
@@ -143,3 +144,5 @@ class _Node:
     context: Context
     began: str
     present: bool = field(default=True)
+    # A real node works on one message at a time, too.
+    busy: threading.Lock = field(default_factory=threading.Lock)

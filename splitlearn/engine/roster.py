@@ -22,6 +22,8 @@ __all__ = ["Arrival", "Roster"]
 
 # Seconds that the thread which waits for newcomers waits at a time.
 _LOOK_S = 0.2
+# Seconds that a stream's thread has to end, once its channel is closed.
+_PARTING_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Roster:
         for stream in self._all():
             if not stream.over:
                 stream.cut(ChannelError("the round has ended"))
+        for stream in self._all():
+            stream.join(timeout_s=_PARTING_S)
 
     def streams(self) -> dict[str, Stream]:
         """Those that stream and have not fallen silent, by language. Raises AuditError: the run stops."""

@@ -130,6 +130,8 @@ class Stream:
     def join(self, *, timeout_s: float) -> None:
         """Wait for report and receipts, so long; then close, whatever came."""
         self._thread.join(timeout_s)
+        if self._stop.is_set():
+            return
         self._stop.set()
         self._channel.close()
         self._thread.join(timeout_s)
