@@ -98,7 +98,9 @@ class View:
                 self._auc.setdefault(event["language"], []).append(auc)
             case "round":
                 self._bar.update(self._task, description=f"round {event['round'] + 1} done")
-                found = ", ".join(f"{name} {rounds[-1]}" for name, rounds in sorted(self._auc.items()))
+                found = ", ".join(
+                    f"{name} {rounds[-1]}" for name, rounds in sorted(self._auc.items())
+                )
                 self._tell(f"round {event['round'] + 1}: AUC on held-out text: {found}")
             case kind if kind in _TELLS:
                 self._tell(_TELLS[kind].format(**event))

@@ -31,7 +31,9 @@ def conducted(made: Tongues) -> dict[str, Any]:
 
 
 def events(made: Tongues) -> list[dict[str, Any]]:
-    return [msgspec.json.decode(line) for line in (made.run / "events.jsonl").read_bytes().splitlines()]
+    return [
+        msgspec.json.decode(line) for line in (made.run / "events.jsonl").read_bytes().splitlines()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def test_two_rounds_leave_metrics_and_a_finished_run(done: tuple[Tongues, dict[s
     assert {m["language"] for m in metrics["members"].values()} == {"aa", "bb"}
     assert sum(m["batches"] for m in metrics["members"].values()) == 16
     assert metrics["tokens_per_s"] > 0
-    assert 1.0 < metrics["bytes_per_token"]
+    assert metrics["bytes_per_token"] > 1.0
     assert json.loads((made.run / "finished.json").read_text()) == {"step": 16, "rounds": 2}
     kinds = [event["event"] for event in events(made)]
     assert kinds[0] == "begin"
