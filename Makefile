@@ -9,10 +9,12 @@ READY := .venv/.ready
 BENCH ?= $(patsubst tests/bench/%.py,%,$(filter-out tests/bench/__init__.py,$(wildcard tests/bench/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench format clean
+.PHONY: help demo demo-pretrain test check bench format clean
 
 help:
 	@echo "make demo    fine-tune a real encoder over two processes, from federation to merged model (out/demo/)"
+	@echo "make demo-pretrain"
+	@echo "             pre-train on four languages over six processes, coordinated by Flower (out/demo-pretrain/)"
 	@echo "make test    run the tests"
 	@echo "make check   formatting, lint, types, floors, names in the documents"
 	@echo "make bench   run tests/bench/*.py, one JSON each in out/bench/ (BENCH=name runs one)"
@@ -21,6 +23,9 @@ help:
 
 demo: $(READY)
 	$(BIN)/splitlearn demo
+
+demo-pretrain: $(READY)
+	$(BIN)/splitlearn demo-pretrain
 
 # The report is looked at in a real browser where there is one.
 BROWSER := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)

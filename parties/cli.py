@@ -13,6 +13,7 @@ from parties import (
     compute,
     coordinator,
     demo,
+    demo_tongues,
     doctor,
     federation,
     link,
@@ -57,6 +58,7 @@ app.command("compute")(compute.compute)
 app.command("doctor")(doctor.doctor)
 app.command("plan")(plan.plan)
 app.command("demo")(demo.demo)
+app.command("demo-pretrain")(demo_tongues.demo_pretrain)
 
 
 def main() -> None:

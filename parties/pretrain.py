@@ -43,6 +43,7 @@ def pretrain(
     Ctrl-C stops the run and leaves what is needed to go on: run the same command again. If the
     training process or the coordinator dies, it is started again from its newest checkpoint.
     """
+    from parties.pretrain_view import EVENTS, View
     from splitlearn.coordination.endings import FINISHED
     from splitlearn.coordination.places import job_places
 
@@ -50,7 +51,8 @@ def pretrain(
     if (places.folder / FINISHED).exists():
         _say(f"the job in {places.folder} is finished; choose another run.folder for a new one")
         return
-    _Pursuit(job=job, places=places, attempts=attempts, patience_s=patience).see_through()
+    with View(places.folder / EVENTS):
+        _Pursuit(job=job, places=places, attempts=attempts, patience_s=patience).see_through()
     _say(f"finished; results lie in {places.folder}")
 
 

@@ -17,7 +17,10 @@ from rich.table import Table
 
 from parties.console import QUIET_S, console, size
 
-__all__ = ["View"]
+__all__ = ["EVENTS", "View"]
+
+# What a run's process writes its events to, below the run's folder.
+EVENTS = "events.jsonl"
 
 # Seconds between two looks at the file.
 _LOOK_S = 0.3

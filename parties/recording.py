@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from parties.pretrain_view import EVENTS
+from splitlearn.coordination.endings import FINISHED
 from splitlearn.engine.rounds import Joined, Kept, Left, RoundEvent, Scored, Trained
 from splitlearn.errors import AuditError
 from splitlearn.identity import files
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
     from splitlearn.engine.progress import Progress
     from splitlearn.manifest import Pretrain
 
-__all__ = ["EVENTS", "FINISHED", "METRICS", "Recorder"]
+__all__ = ["METRICS", "Recorder"]
 
-EVENTS, METRICS, FINISHED = "events.jsonl", "metrics.json", "finished.json"
+METRICS = "metrics.json"
 
 # Seconds between two lines about steps: a view that lives, and a file of some hundred KiB a day.
 _EVERY_S = 1.0

@@ -205,7 +205,7 @@ def _text(settings: "Generator") -> "TextSettings":
         raise ManifestError(f"data.text {source.text}: no such kind of file")
     return TextSettings(
         source=str(source.file) if source.file is not None else str(source.name),
-        form=form,  # type: ignore[arg-type]  # checked above
+        form=form,
         column=data.column,
         pair_column=data.pair_column,
         config=source.config,

@@ -15,8 +15,10 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
+    AutoConfig,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
+    BertModel,
     ElectraConfig,
     ElectraForPreTraining,
     PreTrainedModel,
@@ -26,6 +28,7 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file
 
 from splitlearn.errors import AuditError, ManifestError
+from splitlearn.pretrain.adopt import discriminator_from_bert
 from splitlearn.pretrain.permutation import Permutation
 from splitlearn.pretrain.settings import ModelSettings
 from splitlearn.pretrain.vocabulary import Vocabulary, load_vocabulary
@@ -54,9 +57,16 @@ def build_generator(
 def build_discriminator(
     settings: ModelSettings, *, vocabulary: Vocabulary, seed: int
 ) -> PreTrainedModel:
-    """An ELECTRA discriminator in float32 on the CPU; loaded, its files have to be complete too."""
+    """An ELECTRA discriminator in float32 on the CPU; loaded, its files have to be complete too.
+
+    An encoder of BERT's kind will do to begin from: its head is drawn by `seed`.
+    """
     if settings.path is None:
         return _built(AutoModelForPreTraining, settings, vocabulary=vocabulary, seed=seed)
+    if _type_of(settings.path) == "bert":
+        bert = _loaded(BertModel, settings, vocabulary=vocabulary, without=("pooler.",))
+        assert isinstance(bert, BertModel)
+        return discriminator_from_bert(bert, seed=seed)
     return _loaded(ElectraForPreTraining, settings, vocabulary=vocabulary)
 
 
@@ -148,12 +158,23 @@ def _built(
     return model
 
 
+def _type_of(path: str) -> str:
+    """The model type that a folder or a hub name is of."""
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=Path(path).is_dir())
+    except _ERRORS as error:
+        raise ManifestError(f"model {path} cannot be loaded: {_reason(error)}") from None
+    return str(config.model_type)
+
+
 def _loaded(
-    kind: type[AutoModelForMaskedLM] | type[ElectraForPreTraining],
+    kind: type[AutoModelForMaskedLM] | type[ElectraForPreTraining] | type[BertModel],
     settings: ModelSettings,
     *,
     vocabulary: Vocabulary,
+    without: tuple[str, ...] = (),
 ) -> PreTrainedModel:
+    """without: beginnings of weights' names that the files may lack."""
     path = settings.path
     assert path is not None
     local = Path(path).is_dir()
@@ -170,7 +191,7 @@ def _loaded(
             file = cached_file(path, "tokenizer.json", local_files_only=local)
     except _ERRORS as error:
         raise ManifestError(f"model {path} cannot be loaded: {_reason(error)}") from None
-    missing = sorted(report["missing_keys"])
+    missing = sorted(name for name in report["missing_keys"] if not name.startswith(without))
     if missing:
         raise ManifestError(
             f"model {path} lacks {len(missing)} weights of a {type(model).__name__}, such as "

@@ -8,6 +8,8 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoTokenizer,
+    BertConfig,
+    BertModel,
     ElectraForPreTraining,
 )
 
@@ -136,3 +138,30 @@ def test_a_model_trained_on_renamed_ids_is_given_back_its_names() -> None:
         rename_embeddings(judge, permutation=permutation)
         open_ = judge(torch.from_numpy(ids).long()[None]).logits
     assert open_.equal(secret)
+
+
+def test_a_discriminator_may_begin_from_an_encoder_of_berts_kind(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    bert = BertModel(
+        BertConfig(
+            vocab_size=KNOWN.size,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=48,
+            max_position_embeddings=WIDTH,
+        ),
+        add_pooling_layer=False,  # many exports lack it
+    ).eval()
+    export_model(bert, vocabulary=KNOWN, folder=tmp_path / "bert")
+    settings = ModelSettings(path=str(tmp_path / "bert"))
+    found = build_discriminator(settings, vocabulary=KNOWN, seed=1).eval()
+    assert isinstance(found, ElectraForPreTraining)
+    ids = torch.tensor([[KNOWN.cls, *KNOWN.encode(lines(1)[0]), KNOWN.sep]])
+    with torch.no_grad():
+        assert found.electra(ids).last_hidden_state.equal(bert(ids).last_hidden_state)
+    export_model(found, vocabulary=KNOWN, folder=tmp_path / "out")
+    again = build_discriminator(
+        ModelSettings(path=str(tmp_path / "out")), vocabulary=KNOWN, seed=2
+    ).eval()
+    assert again(ids).logits.equal(found(ids).logits)

@@ -1,0 +1,230 @@
+"""Pre-training on one machine as five organisations would do it: a hub, and four that hold a language.
+
+A real SuperLink, four SuperNodes and a discriminator, each a process of its own with its own identity,
+policy and log; the same commands and files that a real federation has, which stay to be read.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from parties.demo_tongues_data import LANGUAGES, Ports, prepare
+from splitlearn.errors import AuditError, ChannelError
+from splitlearn.roles import Role
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["demo_pretrain"]
+
+_COMMAND = (sys.executable, "-m", "parties.cli")
+# Seconds that a process has to end after it was asked to.
+_PARTING_S = 20.0
+# Seconds until a coordinator answers: it imports Flower and makes its database.
+_START_S = 90.0
+
+
+def demo_pretrain(
+    out: Annotated[Path, typer.Option(help="Folder for everything that the demo writes.")] = Path(
+        "out/demo-pretrain"
+    ),
+) -> None:
+    """Pre-train one discriminator on four languages that four organisations hold.
+
+    \b
+    Example:
+        splitlearn demo-pretrain
+
+    Needs the extra "demo-pretrain" (pip install 'splitlearn[demo-pretrain]'), some minutes and no network.
+    """
+    from parties.console import console, interruptible
+
+    with interruptible("run it again to start anew"):
+        began_s = time.monotonic()
+        ports = Ports()
+        prepare(out, ports=ports)
+        with _federation(out, ports=ports):
+            console.rule("two rounds: generators stream ids, the hub trains")
+            _checked("pretrain", "pretrain.toml", out=out, quiet=False, timeout_s=900)
+        metrics = json.loads((out / "hub/run/metrics.json").read_text())
+        metrics["audit"] = _audit(out)
+        metrics["seconds"] = round(time.monotonic() - began_s, 1)
+        (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
+        console.rule()
+        console.print(_table(metrics))
+        console.print(
+            f"everything lies in {out}; the discriminator in {out / 'hub/run/model'}", markup=False
+        )
+    if not metrics["audit"]["ok"]:
+        raise AuditError("the logs of the demo do not verify or do not agree")
+
+
+@contextmanager
+def _federation(out: Path, *, ports: Ports) -> Iterator[None]:
+    """A CA, a coordinator that serves its registrar too, and four generators that joined by token."""
+    from parties.console import console
+    from splitlearn.identity import Registrar, create_federation, invite, join
+
+    federation = out / "federation"
+    create_federation(federation, name="demo.example")
+    with Registrar(federation, port=0) as registrar:
+        token = invite(federation, party="hub", role=Role.DISCRIMINATOR)
+        join(token, address=registrar.address, folder=out / "hub" / "identity")
+    with ExitStack() as stack:
+        # Those that were started last end first: a node says goodbye to a coordinator that is there.
+        coordinator = stack.enter_context(
+            _process(
+                "coordinator",
+                "up",
+                "--folder",
+                "hub/identity",
+                "--state",
+                "hub/coordinator",
+                "--port",
+                str(ports.serve),
+                "--control-port",
+                str(ports.control),
+                "--federation",
+                "federation",
+                "--registrar-port",
+                str(ports.registrar),
+                out=out,
+                log=out / "hub" / "coordinator.txt",
+            )
+        )
+        _wait_for(ports.registrar, coordinator, log=out / "hub" / "coordinator.txt")
+        _wait_for(ports.control, coordinator, log=out / "hub" / "coordinator.txt")
+        console.print(f"the coordinator runs as process {coordinator.pid}", markup=False)
+        for party, language in LANGUAGES.items():
+            token = invite(federation, party=party, role=Role.GENERATOR)
+            _checked(
+                "generator",
+                "join",
+                token,
+                "--registrar",
+                f"127.0.0.1:{ports.registrar}",
+                "--folder",
+                f"{party}/identity",
+                out=out,
+            )
+            node = stack.enter_context(
+                _process("generator", "run", f"{party}.toml", out=out, log=out / party / "node.txt")
+            )
+            console.print(
+                f"{party} has joined with {language} and runs as process {node.pid}", markup=False
+            )
+        yield
+
+
+@contextmanager
+def _process(*words: str, out: Path, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """One of our own commands, at work until the context ends."""
+    with log.open("w") as output:
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            [*_COMMAND, *words],
+            cwd=out,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+        )
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(_PARTING_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_for(port: int, process: "subprocess.Popen[bytes]", *, log: Path) -> None:
+    """Until the port answers. Raises ChannelError with the process's last line."""
+    import socket
+
+    end_s = time.monotonic() + _START_S
+    while time.monotonic() < end_s and process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.2)
+        else:
+            return
+    lines = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+    raise ChannelError(f"the coordinator did not come up: {lines[-1]}")
+
+
+def _checked(*words: str, out: Path, quiet: bool = True, timeout_s: float = 60) -> None:
+    """One of our own commands to its end; its last line if it fails."""
+    done = subprocess.run(  # noqa: S603 - our own command
+        [*_COMMAND, *words],
+        cwd=out,
+        capture_output=quiet,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env=_environment(),
+    )
+    if done.returncode:
+        lines = (done.stderr or "").strip().splitlines() or ["see above"]
+        raise ChannelError(f"splitlearn {words[0]} failed: {lines[-1]}")
+
+
+def _environment() -> dict[str, str]:
+    """Commands run in the demo's folder, so what they import has to be found from there."""
+    paths = [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+    }
+
+
+def _audit(out: Path) -> dict[str, Any]:
+    """Each generator's log against the hub's about it."""
+    from parties.auditor import judge_of
+    from splitlearn import audit
+
+    ok, matched, records = True, 0, 0
+    for party in LANGUAGES:
+        both = audit.reconcile(
+            out / "hub/run" / f"audit-{party}",
+            out / party / "run/tongues/audit",
+            judge_of=judge_of,
+        )
+        ok = ok and both.exit == audit.Exit.CLEAN
+        matched += both.matched
+        records += both.here.records + both.there.records
+    return {"ok": ok, "matched": matched, "records": records}
+
+
+def _table(metrics: dict[str, Any]) -> "Table":
+    from rich.table import Table
+
+    rounds = metrics["rounds"]
+    titles = [f"AUC, round {number + 1}" for number in range(len(rounds))]
+    table = Table("", "batches", "tokens", *titles, title="replaced tokens told on held-out text")
+    members = {member["language"]: member for member in metrics["members"].values()}
+    for language, member in sorted(members.items()):
+        found = [each["scores"].get(language, {}).get("auc") for each in rounds]
+        table.add_row(
+            language,
+            str(member["batches"]),
+            f"{member['tokens']:,}",
+            *("-" if auc is None else f"{auc:.3f}" for auc in found),
+        )
+    table.add_section()
+    table.add_row("bytes a token, all included", f"{metrics['bytes_per_token']:.2f}")
+    table.add_row("tokens a second", f"{metrics['tokens_per_s']:.0f}")
+    verdict = "verified, and they agree" if metrics["audit"]["ok"] else "NOT VERIFIED"
+    table.add_row("eight logs", f"{verdict}: {metrics['audit']['matched']} messages")
+    return table
