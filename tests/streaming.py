@@ -216,6 +216,7 @@ class Hall:
         *,
         channel: Channel | None = None,
         digest: str = DIGEST,
+        watch: Callable[[RoundEvent], None] = lambda _: None,
     ) -> None:
         """Run a generator in a thread until its round ends, however often its peer restarts."""
         name = PartyName(federation="example.org", party=party, role=Role.GENERATOR)
@@ -227,6 +228,7 @@ class Hall:
             open_gate=self.open_gate(me=name, peer=HUB),
             save=lambda _: None,
             deadline_s=20.0,
+            watch=watch,
         )
 
         def run() -> None:
