@@ -11,9 +11,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from splitlearn.coordination.claims import claimed
 from splitlearn.coordination.endings import CONDUCTING, failure
+from splitlearn.coordination.places import job_places
 from splitlearn.coordination.summon import GridSummon, Summon
 from splitlearn.errors import ManifestError, SplitLearnError
-from splitlearn.coordination.places import job_places
 
 __all__ = ["app"]
 

@@ -55,7 +55,7 @@ def check_fab(content: bytes) -> None:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = archive.namelist()
-            if len(names) != len(set(names)) or not _ALLOWED >= set(names):
+            if len(names) != len(set(names)) or not set(names) <= _ALLOWED:
                 raise PeerError(f"{_THEIRS} holds other files than {', '.join(sorted(_ALLOWED))}")
             project = tomllib.loads(_entry(archive, _PROJECT).decode("utf-8"))
         tables = project["tool"]["flwr"]["app"]

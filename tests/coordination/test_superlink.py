@@ -282,9 +282,7 @@ def test_a_port_or_a_folder_in_use_is_named(place: Place, tmp_path: Path) -> Non
             SuperLink(place.trainer, folder=tmp_path / "state", port=port, control_port=0)
 
 
-def test_a_database_open_to_others_is_refused(
-    place: Place, tmp_path: Path
-) -> None:
+def test_a_database_open_to_others_is_refused(place: Place, tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
     (state / "superlink.sqlite").touch(mode=0o644)
