@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from splitlearn.coordination.claims import claimed
 from splitlearn.coordination.fresh import FreshIdentity
 from splitlearn.coordination.guard import CERTIFICATE, FleetDoor, LocalDoor
-from splitlearn.coordination.home import at_home
+from splitlearn.coordination.home import at_home, point_flwr
 from splitlearn.coordination.members import Members
 from splitlearn.coordination.version import check_version
 from splitlearn.errors import ManifestError
@@ -91,7 +91,9 @@ class SuperLink:
     def serve_forever(self) -> None:
         """Serve until `close` is called from another thread, or until Ctrl-C."""
         try:
-            with at_home(self._folder / "flower"):
+            home = self._folder / "flower"
+            with at_home(home):
+                point_flwr(home, address=self.control_address)
                 asyncio.run(self._serve())
         finally:
             self._failed = sys.exception()

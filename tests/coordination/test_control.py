@@ -1,12 +1,17 @@
 import hashlib
+import json
+import os
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from splitlearn.coordination import fab
 from splitlearn.coordination.control import Control, RunState
 from splitlearn.coordination.endings import read_failure
 from splitlearn.coordination.fab import build_fab
+from splitlearn.coordination.home import settings
 from splitlearn.coordination.members import Members
 from splitlearn.errors import ChannelError, ManifestError, PeerError
 from tests.coordination.conftest import Place
@@ -46,6 +51,21 @@ def test_a_run_that_is_stopped_before_it_begins_is_over(place: Place, tmp_path: 
         run = control.start(tmp_path / "job.toml")
         control.stop(run)
         assert ended(control, run).ending == "stopped"
+
+
+def test_flwr_run_submits_the_same_bundle_from_its_folder(place: Place, tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["flwr", "run", ".", "--run-config", f'job="{tmp_path / "none.toml"}"', "--format", "json"],
+        cwd=Path(fab.__file__).parent / "app",
+        env={**os.environ, **settings(place.folder / "coordinator" / "flower")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    with Control(place.link.control_address) as control:
+        run = int(json.loads(done.stdout)["run-id"])
+        assert not control.state(run).details
+        control.stop(run)
 
 
 def test_nodes_are_listed_by_party(place: Place) -> None:
@@ -96,5 +116,5 @@ def asked() -> dict[str, object]:
 
 
 def test_the_digest_of_what_is_submitted_is_its_own() -> None:
-    fab = build_fab()
-    assert fab.digest == hashlib.sha256(fab.content).hexdigest()
+    bundle = build_fab()
+    assert bundle.digest == hashlib.sha256(bundle.content).hexdigest()
