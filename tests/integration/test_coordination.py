@@ -160,6 +160,8 @@ def parties(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Organisations]
             all_of_them.close()
 
 
+# A dozen processes of two to five seconds of processor time each: a minute on two cores of one's own.
+@pytest.mark.timeout(900)
 def test_a_job_survives_a_killed_generator_an_interruption_and_a_killed_coordinator(
     parties: Organisations,
 ) -> None:
@@ -176,7 +178,6 @@ def test_a_job_survives_a_killed_generator_an_interruption_and_a_killed_coordina
     parties.generate("bert")
     parties.until(lambda: len(parties.rounds("first")) == 2)
     # Ctrl-C in the middle of a round: the run ends, and nobody conducts the job any more.
-    parties.works("anna")
     job.send_signal(signal.SIGINT)
     assert parties.wait(job) == 130, parties.story()
     assert "run splitlearn pretrain first.toml again to go on" in parties.said("first-pretrain")
