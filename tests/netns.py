@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Place", "here", "obstacle", "slow_wire"]
+__all__ = ["Place", "here", "obstacle", "only_loopback", "slow_wire"]
 
 # Of a bucket: what may pass at once, above the largest packet that veth hands over; and what may
 # queue before packets are dropped, as a router's buffer does.
@@ -81,6 +81,23 @@ def slow_wire(*, mbit: float) -> Iterator[tuple[Place, Place]]:
     finally:
         for name in names:
             _remove(name)
+
+
+@contextmanager
+def only_loopback() -> Iterator[Place]:
+    """A place from which nothing can be reached but itself; `here` where the system permits none."""
+    name = f"splitlearn-{os.getpid()}-a"
+    try:
+        _sweep()
+        _run("ip", "netns", "add", name)
+    except (OSError, subprocess.CalledProcessError):
+        yield here
+        return
+    try:
+        _run("ip", "-n", name, "link", "set", "lo", "up")
+        yield Place(("ip", "netns", "exec", name), "127.0.0.1", "lo")
+    finally:
+        _remove(name)
 
 
 def _sweep() -> None:

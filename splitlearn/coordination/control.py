@@ -86,17 +86,18 @@ class Control:
         return int(answer.run_id)
 
     def state(self, run: int) -> RunState:
-        """How the run stands."""
+        """How the run stands. Raises PeerError too where the SuperLink knows no such run."""
         answer = self._ask(lambda: self._client.ListRuns(ListRunsRequest(run_id=run)))
-        found = answer.run_dict.get(run)
-        if found is None:
-            raise ChannelError(f"the SuperLink at {self.address} knows no run {run}")
-        status = found.status
+        status = answer.run_dict[run].status
         return RunState(status=status.status, ending=status.sub_status, details=status.details)
 
     def stop(self, run: int) -> None:
         """Have the run end. A run that has ended already is left as it is."""
-        self._ask(lambda: self._client.StopRun(StopRunRequest(run_id=run)))
+        try:
+            self._ask(lambda: self._client.StopRun(StopRunRequest(run_id=run)))
+        except PeerError:
+            if not self.state(run).over:
+                raise
 
     def nodes(self) -> dict[str, str]:
         """Each known party, and its node's status: registered, online, offline."""

@@ -4,6 +4,7 @@ The one module that reaches into the SuperLink's internals. Written for flwr 1.4
 only in a process whose environment `home` has set.
 """
 
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from splitlearn.errors import PeerError
 __all__ = ["FlowerNodes", "make_app"]
 
 check_version()
+
+# SuperExec ends at its next look, a second later, and busy machines are slow.
+_PARTING_S = 5.0
 
 
 def make_app(*, database: Path, host: str, port: int) -> tuple[Any, "FlowerNodes"]:
@@ -53,8 +57,23 @@ def make_app(*, database: Path, host: str, port: int) -> tuple[Any, "FlowerNodes
         isolation="subprocess",
         runtime_dependency_install=False,
     )
-    app = create_app(config, SuperLinkLifespan)
+    app = create_app(config, _Lifespan)
     return app, FlowerNodes(app.state.linkstate_factory)
+
+
+class _Lifespan(SuperLinkLifespan):
+    """Flower's own, but that no SuperExec is left behind: Flower waits for it for one second."""
+
+    def shutdown(self) -> None:
+        process = self.superexec_process
+        super().shutdown()
+        if process is None:
+            return
+        try:
+            process.wait(_PARTING_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 class FlowerNodes:

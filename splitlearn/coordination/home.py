@@ -12,7 +12,7 @@ from pathlib import Path
 
 from splitlearn.identity import files
 
-__all__ = ["at_home", "settings"]
+__all__ = ["at_home", "point_flwr", "settings"]
 
 
 def settings(home: Path) -> dict[str, str]:
@@ -28,6 +28,13 @@ def settings(home: Path) -> dict[str, str]:
         "FLWR_LOG_LEVEL": os.environ.get("FLWR_LOG_LEVEL", "WARNING"),
         "PATH": path,
     }
+
+
+def point_flwr(home: Path, *, address: str) -> None:
+    """Have the flwr command, run with FLWR_HOME=`home`, find the SuperLink at `address` on loopback."""
+    lines = ("[superlink]", 'default = "here"', "[superlink.here]", f'address = "{address}"')
+    text = "\n".join((*lines, "insecure = true", ""))
+    files.write(home / "config.toml", text.encode())
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Protocol
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from splitlearn.coordination.flower_faults import FAULTS, explained
+from splitlearn.coordination.flower_faults import FAULTS, app_crashed, explained, node_is_away
 from splitlearn.coordination.messages import QUERY, content_of, reading_of
 
 __all__ = ["GridSummon", "Reply", "Summon"]
@@ -45,10 +45,18 @@ class Summon(Protocol):
         """
 
     def poll(self) -> list[Reply]:
-        """Answers that came since the last poll; looks, and does not wait. Raises ChannelError."""
+        """Answers that came since the last poll; looks, and does not wait. Raises ChannelError.
+
+        A node that goes away gives none, and gets the round again when it comes back; so does one whose
+        app was killed, twice at most.
+        """
 
     def close(self) -> None:
         """Forget the round; answers that come later are nobody's."""
+
+
+# Once may be somebody's kill, thrice is a fault that another try will not mend.
+_MOST_CRASHES = 2
 
 
 @dataclass
@@ -88,8 +96,14 @@ class GridSummon:
             return []
         replies = []
         for message in self._pull(list(opened.waiting)):
-            sent = opened.waiting.pop(message.metadata.reply_to_message_id, None)
-            if sent is None:
+            number = message.metadata.reply_to_message_id
+            # A node whose line was cut may still have its answer, so it stays awaited.
+            if number not in opened.waiting or node_is_away(message):
+                continue
+            sent = opened.waiting.pop(number)
+            if app_crashed(message) and opened.crashes.get(sent.node, 0) < _MOST_CRASHES:
+                opened.crashes[sent.node] = opened.crashes.get(sent.node, 0) + 1
+                opened.sent.pop(sent.node, None)
                 continue
             read = reading_of(message)
             replies.append(
@@ -159,7 +173,10 @@ class _Sent:
 
 @dataclass
 class _Opened:
-    """sent: node to the beginning of the process that the round was sent to. waiting: by message."""
+    """sent: node to the beginning of the process that the round was sent to. waiting: by message.
+
+    crashes: how often a node's app ended without a word in this round.
+    """
 
     descriptor: bytes
     ends: float
@@ -167,6 +184,7 @@ class _Opened:
     looks: float = 0.0
     sent: dict[int, str] = field(default_factory=dict)
     waiting: dict[str, _Sent] = field(default_factory=dict)
+    crashes: dict[int, int] = field(default_factory=dict)
 
     def forget(self, node: int) -> None:
         """Wait no more for what an earlier process of this node was sent."""

@@ -18,12 +18,12 @@ from types import TracebackType
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from splitlearn.coordination.claims import claimed
 from splitlearn.coordination.fresh import FreshIdentity
 from splitlearn.coordination.guard import CERTIFICATE, FleetDoor, LocalDoor
-from splitlearn.coordination.home import at_home
+from splitlearn.coordination.home import at_home, point_flwr
 from splitlearn.coordination.members import Members
 from splitlearn.coordination.version import check_version
 from splitlearn.errors import ManifestError
@@ -41,6 +41,8 @@ LOOK_S = 2.0
 # Hundreds of generators at one coordinator are out of this system's reach; a flood is not.
 _MAX_CONNECTIONS = 512
 _PARTING_S = 2
+# Of a request's headers, which are read before a door is asked; Flower's take about 1 KiB.
+_MAX_HEAD_BYTES = 32 * 2**10
 
 
 class SuperLink:
@@ -91,7 +93,9 @@ class SuperLink:
     def serve_forever(self) -> None:
         """Serve until `close` is called from another thread, or until Ctrl-C."""
         try:
-            with at_home(self._folder / "flower"):
+            home = self._folder / "flower"
+            with at_home(home):
+                point_flwr(home, address=self.control_address)
                 asyncio.run(self._serve())
         finally:
             self._failed = sys.exception()
@@ -176,7 +180,7 @@ class _Server(uvicorn.Server):
         return nullcontext()
 
 
-class _ShowingCertificate(HttpToolsProtocol):
+class _ShowingCertificate(H11Protocol):
     """Hands each request the certificate that its connection showed over TLS."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -187,7 +191,7 @@ class _ShowingCertificate(HttpToolsProtocol):
         super().connection_made(transport)
 
 
-def _config(app: Any, *, lifespan: Any, http: Any = HttpToolsProtocol) -> uvicorn.Config:
+def _config(app: Any, *, lifespan: Any, http: Any = H11Protocol) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=http,
@@ -201,6 +205,7 @@ def _config(app: Any, *, lifespan: Any, http: Any = HttpToolsProtocol) -> uvicor
         log_config=None,
         log_level="warning",
         limit_concurrency=_MAX_CONNECTIONS,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
         timeout_graceful_shutdown=_PARTING_S,
     )
 

@@ -10,6 +10,8 @@ from splitlearn.coordination.superlink import SuperLink
 from splitlearn.identity import Identity
 from tests.federation import make_identity
 
+ROOT = Path(__file__).parents[2]
+
 
 @dataclass
 class Place:
@@ -29,8 +31,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("coordination")
     trainer = make_identity(folder, "trainer", "discriminator")
     said: list[str] = []
+    # What the SuperLink starts are commands that lie elsewhere than this checkout.
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     link = SuperLink(
         trainer, folder=folder / "coordinator", port=0, control_port=0, report=said.append
     )
     with link:
         yield Place(folder, trainer, link, said)
+    monkeypatch.undo()

@@ -57,9 +57,11 @@ def test_who_is_no_coordinator_of_ours_is_refused_before_anything_is_sent(
 ) -> None:
     """The registrar of the same federation listens with a certificate of the same CA."""
     anna = FreshIdentity(place.party("anna").folder)
-    with Registrar(make_authority(place.folder).folder, port=0) as registrar:
-        with pytest.raises(IdentityError, match="wrong role registrar"):
-            ask_health(registrar.address, fresh=anna)
+    with (
+        Registrar(make_authority(place.folder).folder, port=0) as registrar,
+        pytest.raises(IdentityError, match="wrong role registrar"),
+    ):
+        ask_health(registrar.address, fresh=anna)
     with pytest.raises(IdentityError, match="wrong name"):
         ask_health(place.link.address, fresh=anna, party="another")
     stranger = FreshIdentity(make_identity(tmp_path, "anna", "generator").folder)
@@ -81,10 +83,10 @@ def test_a_denied_coordinator_is_refused_by_the_node(place: Place, tmp_path: Pat
 
 def test_a_coordinator_that_refuses_us_says_why(place: Place) -> None:
     gpu = FreshIdentity(place.party("gpu", "compute").folder)
-    with pytest.raises(IdentityError, match="coordinator at .* says: .*wrong role compute"):
+    with pytest.raises(IdentityError, match=r"coordinator at .* says: .*wrong role compute"):
         ask_health(place.link.address, fresh=gpu)
     old = expired(place)
-    with pytest.raises((IdentityError, ChannelError), match="expired|closed the connection"):
+    with pytest.raises((IdentityError, ChannelError), match=r"expired|closed the connection"):
         ask_health(place.link.address, fresh=FreshIdentity(old.folder))
 
 
@@ -97,6 +99,6 @@ def expired(place: Place) -> Identity:
 
 def test_a_coordinator_that_is_away_is_named(place: Place) -> None:
     began = time.monotonic()
-    with pytest.raises(ChannelError, match="coordinator at 127.0.0.1:1 refuses connections"):
+    with pytest.raises(ChannelError, match="refuses connections: nothing listens"):
         ask_health("127.0.0.1:1", fresh=FreshIdentity(place.party("anna").folder))
     assert time.monotonic() - began < 5

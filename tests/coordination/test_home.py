@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from splitlearn.coordination.home import at_home, settings
+from splitlearn.coordination.home import at_home, point_flwr, settings
 
 
 def test_flower_is_told_to_keep_quiet_and_where_to_live(tmp_path: Path) -> None:
@@ -41,3 +41,15 @@ def test_flower_reads_those_very_names() -> None:
         FLWR_HOME,
         FLWR_DISABLE_UPDATE_CHECK,
     } <= told.keys()
+
+
+def test_the_flwr_command_is_pointed_to_the_local_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flwr.cli.flower_config import read_superlink_connection
+
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    point_flwr(tmp_path, address="127.0.0.1:8472")
+    found = read_superlink_connection(None)
+    assert (found.address, found.insecure) == ("127.0.0.1:8472", True)
+    assert (tmp_path / "config.toml").stat().st_mode & 0o777 == 0o600

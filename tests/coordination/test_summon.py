@@ -1,16 +1,19 @@
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from flwr.app import Context, Message
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 
 from splitlearn.coordination.answering import answer
 from splitlearn.coordination.local_grid import LocalGrid
+from splitlearn.coordination.messages import content_of
 from splitlearn.coordination.summon import GridSummon, Reply
 from splitlearn.errors import ChannelError, RefusedError, WireError
+from tests.coordination.test_messages import message
 
 
 class Room:
@@ -170,3 +173,56 @@ def test_what_could_not_be_sent_is_sent_at_the_next_look(
     room.go["anna"].set()
     room.later()
     assert [reply.report for reply in room.replies(1)] == [b"one of anna"]
+
+
+def flower_says(room: Room, code: int) -> Callable[[list[str]], list[Message]]:
+    """A pull that answers what waits with an error that Flower makes in a node's place."""
+
+    def pull(numbers: list[str]) -> list[Message]:
+        replies = []
+        for number in numbers:
+            reply = Message(Error(code=code, reason="by Flower"), reply_to=message(content_of(b"")))
+            reply.metadata.__dict__["_reply_to_message_id"] = number
+            replies.append(reply)
+        return replies
+
+    return pull
+
+
+def test_a_node_that_goes_away_has_not_answered(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When its line is back its answer counts, and when its process is another it is called again."""
+    anna, bert = room.join("anna"), room.join("bert")
+    room.summon.open(b"one", 60)
+    with monkeypatch.context() as patched:
+        pull = flower_says(room, ErrorCode.NODE_UNAVAILABLE)
+        patched.setattr(room.grid, "pull_messages", pull)
+        assert room.summon.poll() == []
+    room.go["bert"].set()
+    assert room.replies(1) == [Reply(node=bert, party="bert", report=b"one of bert")]
+    room.join("anna")
+    room.go["anna"].set()
+    room.later()
+    assert room.replies(1) == [Reply(node=anna, party="anna", report=b"one of anna")]
+    assert [party for party, _ in room.worked].count("anna") == 2
+
+
+def test_a_node_whose_app_was_killed_is_called_again_but_not_for_ever(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room.join("anna")
+    room.go["anna"].set()
+    room.summon.open(b"one", 600)
+    pull = flower_says(room, ErrorCode.CLIENT_APP_CRASHED)
+    monkeypatch.setattr(room.grid, "pull_messages", pull)
+    found: list[Reply] = []
+    for _ in range(6):
+        found += room.summon.poll()
+        room.later()
+    assert [reply.refusal for reply in found] == ["Flower says: by Flower"]
+    for _ in range(4_000):
+        if len(room.worked) == 3:
+            break
+        threading.Event().wait(0.005)
+    assert len(room.worked) == 3

@@ -1,5 +1,6 @@
 """The real SuperLink behind its doors, asked over real TLS by those who may and those who may not."""
 
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -225,6 +226,24 @@ def test_the_doors_speak_tls_1_3_with_others_and_plain_http_on_loopback_only(
         headers={"origin": "https://evil.example"},
     )
     assert refused.status_code == 403
+
+
+def test_headers_without_an_end_are_cut_off(place: Place) -> None:
+    anna = place.party("anna")
+    context = coordinator_context(FreshIdentity(anna.folder))
+    host, port = place.link.address.split(":")
+    with (
+        socket.create_connection((host, int(port)), timeout=20) as plain,
+        context.wrap_socket(plain) as line,
+    ):
+        line.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n")
+        sent = 0
+        with suppress(OSError):
+            while sent < 2**24:
+                line.sendall(b"x: " + b"y" * 2**14 + b"\r\n")
+                sent += 2**14
+            raise AssertionError("all of it was taken")
+        assert sent < 2**22
 
 
 def test_everything_on_disk_is_closed_to_other_users(place: Place) -> None:

@@ -58,6 +58,7 @@ def test_the_tree_has_all_its_commands() -> None:
         *(f"audit {verb}" for verb in ("report", "export", "attack")),
         *(f"federation {verb}" for verb in ("create", "serve", "invite", "approve", "revoke")),
         *(f"policy {verb}" for verb in ("list", "show", "check", "explain")),
+        *("coordinator up", "coordinator nodes", "generator join", "generator run", "pretrain"),
         *("join", "request", "install", "doctor", "demo", "plan", "link emulate"),
     }
 

@@ -7,8 +7,9 @@ import typer
 from typer.testing import CliRunner
 
 from parties import doctor
+from splitlearn.coordination import diagnose
 from splitlearn.errors import ManifestError
-from splitlearn.identity import Identity, Registrar
+from splitlearn.identity import Finding, Identity, Registrar
 from splitlearn.roles import Role
 from tests.federation import make_authority, make_identity
 from tests.jobs import Changes, make_job
@@ -126,3 +127,26 @@ def test_every_peer_of_a_chain_is_looked_at_and_what_is_ours_said_once(
     assert "FAIL  port" in shown
     assert "expected spiffe://fed.example/party/farm/role/compute" in shown
     assert shown.count("identity folder") == 1
+
+
+def test_a_generators_settings_are_examined_down_to_its_coordinators_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator's part is `coordination.diagnose`, which meets a real one in its own tests."""
+    anna = make_identity(tmp_path, "anna", Role.GENERATOR)
+    settings = tmp_path / "generator.toml"
+    table = '[identity]\nfolder = "{}"\n[coordinator]\naddress = "127.0.0.1:1"\n'
+    settings.write_text(table.format(anna.folder.name))
+    code, shown = run(str(settings))
+    assert code == 5
+    assert "ok    own certificate" in shown
+    assert "FAIL  port: peer at 127.0.0.1:1 refuses connections" in shown
+    monkeypatch.setattr(diagnose, "check_port", lambda *_, **__: Finding("port", ok=True, what=""))
+    monkeypatch.setattr(diagnose, "ask_health", lambda *_, **__: -400.0)
+    code, shown = run(str(settings))
+    assert code == 4
+    assert "FAIL  coordinator's clock: clock here is 400 s behind the coordinator's" in shown
+    settings.write_text(table.format("nowhere"))
+    code, shown = run(str(settings))
+    assert code == 2
+    assert "coordinator" not in shown

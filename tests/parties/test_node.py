@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from parties import node
+from splitlearn.coordination.supernode import SuperNode
+from splitlearn.errors import ManifestError
+from splitlearn.identity import Identity, Registrar, invite
+from splitlearn.roles import Role
+from tests.federation import make_authority, make_identity
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(node.app, arguments)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def test_joining_as_a_generator_makes_an_identity_and_says_what_comes_next(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path)
+    folder = tmp_path / "anna"
+    with Registrar(authority.folder, port=0) as registrar:
+        token = invite(authority.folder, party="anna", role=Role.GENERATOR)
+        code, said = run("join", token, "--registrar", registrar.address, "--folder", str(folder))
+        assert code == 0
+        assert "joined as spiffe://fed.example/party/anna/role/generator" in said
+        assert "next: splitlearn generator run" in said
+        assert Identity.load(folder).name.role is Role.GENERATOR
+        token = invite(authority.folder, party="gpu", role=Role.COMPUTE)
+        with pytest.raises(ManifestError, match="needs a token of splitlearn federation invite"):
+            run("join", token, "--registrar", registrar.address, "--folder", str(tmp_path / "gpu"))
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    make_identity(tmp_path, "anna", Role.GENERATOR)
+    path = tmp_path / "generator.toml"
+    path.write_text(
+        '[identity]\nfolder = "anna-generator"\n[coordinator]\naddress = "127.0.0.1:1"\n'
+    )
+    return path
+
+
+def test_ctrl_c_ends_a_waiting_node_with_its_code(
+    settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: SuperNode) -> None:
+        assert self.folder == settings.parent / ".node"
+        assert self.settings == settings
+        self.report("one line")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SuperNode, "run", interrupted)
+    code, said = run("run", str(settings))
+    assert code == 130
+    assert said == "one line\ngenerator stopped; start it again to go on\n"
+
+
+def test_settings_that_name_no_coordinator_are_refused(settings: Path) -> None:
+    settings.write_text('[identity]\nfolder = "anna-generator"\n')
+    with pytest.raises(ManifestError, match=r"coordinator\.address is missing"):
+        run("run", str(settings))
