@@ -7,7 +7,6 @@ finished.json says that there is nothing left to do. No text, no id.
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ import msgspec
 from parties.pretrain_view import EVENTS
 from splitlearn.coordination.endings import FINISHED
 from splitlearn.engine.rounds import Joined, Kept, Left, RoundEvent, Scored, Trained
+from splitlearn.engine.scalars import Scalars
 from splitlearn.errors import AuditError
 from splitlearn.identity import files
 
@@ -43,7 +43,7 @@ class Recorder:
         self._trained_s = 0.0
         self._batches: Counter[str] = Counter()
         self._rounds: list[dict[str, Any]] = []
-        self._scalars = _Scalars(folder / "scalars")
+        self._scalars = Scalars(folder / "scalars")
 
     def __enter__(self) -> "Recorder":
         self._file = (files.make_folder(self._folder) / EVENTS).open("ab", buffering=0)
@@ -176,22 +176,3 @@ class Recorder:
     def _write(self, name: str, value: object) -> None:
         data = msgspec.json.format(msgspec.json.encode(value), indent=1)
         files.write(self._folder / name, data + b"\n", mode=files.PUBLIC)
-
-
-class _Scalars:
-    """TensorBoard's own writer, where it is installed; nothing where it is not."""
-
-    def __init__(self, folder: Path) -> None:
-        self._writer: Any = None
-        with suppress(ImportError):
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._writer = SummaryWriter(str(folder))
-
-    def add(self, name: str, value: float, step: int) -> None:
-        if self._writer is not None:
-            self._writer.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()

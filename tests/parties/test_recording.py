@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from parties import recording
 from parties.pretrain_view import EVENTS
 from parties.recording import METRICS, Recorder
 from splitlearn.coordination.endings import FINISHED
@@ -35,7 +36,10 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / EVENTS).read_text().splitlines()]
 
 
-def test_steps_are_told_together_and_everything_else_as_it_comes(tmp_path: Path) -> None:
+def test_steps_are_told_together_and_everything_else_as_it_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "_EVERY_S", 1e9)
     job = load_pretrain(tongues(tmp_path / "job", {"ana": "aa"}).job)
     with Recorder(tmp_path / "run", moved=lambda: 700) as recorder:
         recorder.begin(job, Progress(job="j"))
