@@ -10,6 +10,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from splitlearn.coordination.answering import answer
+from splitlearn.coordination.parent import ends_with_its_parent
 
 __all__ = ["app"]
 
@@ -19,7 +20,8 @@ app = ClientApp()
 @app.query()
 def stream(message: Message, context: Context) -> Message:
     """Work through the round that `message` opens, with the settings that this node was given."""
-    return answer(message, context, stream=_stream_round)
+    with ends_with_its_parent():
+        return answer(message, context, stream=_stream_round)
 
 
 def _stream_round(settings: Path, descriptor: bytes) -> bytes:

@@ -54,7 +54,7 @@ def run(
         "generator.toml"
     ),
     state: Annotated[
-        Path | None, typer.Option(help="Folder for Flower's files; else .node beside the settings.")
+        Path | None, typer.Option(help="Folder for Flower's files; else one beside the settings.")
     ] = None,
 ) -> None:
     """Serve the coordinator's rounds until Ctrl-C; comes back by itself when the line does.
@@ -74,22 +74,28 @@ def run(
     The coordinator sends settings and no code: an app that holds any is refused. A clock that differs
     by more than the coordinator allows is named, and ends the command.
     """
+    from splitlearn.coordination.claims import claimed
     from splitlearn.coordination.places import node_places
     from splitlearn.coordination.supernode import SuperNode
-    from splitlearn.identity import Identity, kept_fresh
+    from splitlearn.identity import Identity, files, kept_fresh
 
     places = node_places(settings)
     identity = Identity.load(places.identity)
-    node = SuperNode(
-        identity,
-        address=places.address,
-        settings=settings,
-        folder=state or settings.parent / ".node",
-        party=places.party,
-        report=_say,
+    folder = files.make_folder(state or settings.parent / f".{settings.stem}-node")
+    alone = claimed(
+        folder / "running",
+        otherwise=f"another generator runs in {folder}; end it, or give this one another --state",
     )
     try:
-        with kept_fresh(identity, report=_say):
+        with alone, kept_fresh(identity, report=_say):
+            node = SuperNode(
+                identity,
+                address=places.address,
+                settings=settings,
+                folder=folder,
+                party=places.party,
+                report=_say,
+            )
             node.run()
     except KeyboardInterrupt:
         _say("generator stopped; start it again to go on")

@@ -40,7 +40,10 @@ def test_what_a_process_started_ends_with_it(tmp_path: Path) -> None:
 
 def _sleeping() -> int:
     found = subprocess.run(
-        ["pgrep", "-c", "-r", "R,S", "-x", "-f", "sleep 600"], capture_output=True, text=True, check=False
+        ["pgrep", "-c", "-r", "R,S", "-x", "-f", "sleep 600"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return int(found.stdout)
 

@@ -43,11 +43,25 @@ def settings(tmp_path: Path) -> Path:
     return path
 
 
+def test_one_folder_is_one_generators(
+    settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text(settings.read_text())
+
+    def second(self: SuperNode) -> None:
+        with pytest.raises(ManifestError, match="another generator runs in"):
+            run("run", str(other), "--state", str(self.folder))
+
+    monkeypatch.setattr(SuperNode, "run", second)
+    assert run("run", str(settings))[0] == 0
+
+
 def test_ctrl_c_ends_a_waiting_node_with_its_code(
     settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(self: SuperNode) -> None:
-        assert self.folder == settings.parent / ".node"
+        assert self.folder == settings.parent / ".generator-node"
         assert self.settings == settings
         self.report("one line")
         raise KeyboardInterrupt
