@@ -8,7 +8,18 @@ import sys
 import typer
 from rich.console import Console
 
-from parties import auditor, compute, demo, doctor, federation, link, plan, policy, trusted
+from parties import (
+    auditor,
+    compute,
+    demo,
+    doctor,
+    federation,
+    link,
+    plan,
+    policy,
+    trusted,
+    vocab,
+)
 from splitlearn.errors import SplitLearnError
 
 __all__ = ["app", "main"]
@@ -32,6 +43,7 @@ app.add_typer(trusted.app, name="trusted")
 app.add_typer(auditor.app, name="audit")
 app.add_typer(policy.app, name="policy")
 app.add_typer(link.app, name="link")
+app.add_typer(vocab.app, name="vocab")
 app.command("join")(federation.join)
 app.command("request")(federation.request)
 app.command("install")(federation.install)
