@@ -22,7 +22,8 @@ VOCABULARY, MIN_COUNT = 400, 10
 # token's neighbour by the width, and with 32 or more nothing is learnt in the demo's minutes.
 WIDTH, BATCH = 16, 32
 HELD_OUT, ALPHA = 0.1, 0.3
-STEPS = 3200
+# Of the discriminator, in all rounds.
+STEPS = 4800
 
 GENERATOR = ModelSettings(
     layers=1,
