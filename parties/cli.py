@@ -22,6 +22,7 @@ from parties import (
     policy,
     pretrain,
     trusted,
+    vocab,
 )
 from splitlearn.errors import SplitLearnError
 
@@ -51,6 +52,7 @@ app.add_typer(link.app, name="link")
 app.add_typer(coordinator.app, name="coordinator")
 app.add_typer(node.app, name="generator")
 app.command("pretrain")(pretrain.pretrain)
+app.add_typer(vocab.app, name="vocab")
 app.command("join")(federation.join)
 app.command("request")(federation.request)
 app.command("install")(federation.install)

@@ -7,13 +7,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from parties.demo_data import MODEL_SHA256
+from parties.demo_lines import write_lines
 from splitlearn.errors import ManifestError
 
-__all__ = ["LANGUAGES", "ROUNDS", "Ports", "prepare", "write_lines"]
+__all__ = ["LANGUAGES", "ROUNDS", "Ports", "prepare"]
 
-# Languages of the package's dialogues by the party that holds them; three alphabets' worth would need a
-# vocabulary that no package ships, so Cyrillic stands for all that is not Latin.
-LANGUAGES = {"albion": "english", "roma": "italian", "iberia": "spanish", "kyiv": "ukrainian"}
+# By the party that holds them.
+LANGUAGES = {"albion": "en", "roma": "it", "iberia": "es", "kyiv": "uk"}
 ROUNDS = 2
 STEPS = 110
 
@@ -146,30 +146,13 @@ def prepare(out: Path, *, ports: Ports) -> None:
     )
     for party, language in LANGUAGES.items():
         (out / party).mkdir()
-        write_lines(language, out / party / f"{language}.txt")
+        write_lines(out / party, languages=(language,))
         shutil.copyfile(policies / "generator.toml", out / party / "policy.toml")
         (out / f"{party}.toml").write_text(
             _GENERATOR.format(
                 party=party, language=language, port=ports.serve, vocabulary=vocabulary
             )
         )
-
-
-def write_lines(language: str, path: Path) -> int:
-    """The dialogue lines of a language, one a line; how many there are. Raises ManifestError."""
-    import yaml
-
-    folder = _package("chatterbot_corpus") / "data" / language
-    lines = []
-    for file in sorted(folder.glob("*.yml")):
-        for talk in yaml.safe_load(file.read_text(encoding="utf-8"))["conversations"]:
-            said = [talk] if isinstance(talk, str) else talk
-            lines += [" ".join(line.split()) for line in said if isinstance(line, str)]
-    kept = [line for line in lines if line]
-    if not kept:
-        raise ManifestError(f"{folder} has no lines; install chatterbot-corpus anew")
-    path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-    return len(kept)
 
 
 def _package(name: str) -> Path:

@@ -44,27 +44,27 @@ class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def count(texts: Iterable[str], *, minimum: int) -> Counts:
     """Pieces that stand at least `minimum` times in these texts.
 
-    A word that is rarer than that is counted as overlapping windows of 4 characters; windows that are
-    still too rare as windows of 2, those as single characters, and the rest not at all. Writing
-    without spaces (Chinese, Japanese, Thai and others) begins with windows. Holds about two million
-    pieces in memory; in a text with more, what is rare so far is broken up early.
+    A word that is rarer than that is counted by its parts of 4, 2 and 1 characters instead, each as
+    often as it stands in such words and only if that is `minimum` times too. Writing without spaces
+    (Chinese, Japanese, Thai and others) is counted by its parts from the beginning. Holds about two
+    million pieces in memory; of a text with more, what is rarest so far is broken up or forgotten.
 
     >>> count(["the cat", "the dog", "the owl"], minimum=3).pieces
-    {'▁the': 3, '▁': 3}
+    {'▁': 3, '▁the': 3}
     """
-    levels: list[Counter[str]] = [Counter() for _ in (MAX_PIECE, *_WINDOWS)]
+    whole: Counter[str] = Counter()
+    parts: Counter[str] = Counter()
     for text in texts:
         for word in words(text):
-            if len(word) > MAX_PIECE or (len(word) > _WINDOWS[0] + 1 and _UNSPACED.search(word)):
-                levels[1].update(_windows(word, size=_WINDOWS[0]))
+            if len(word) > MAX_PIECE or (len(word) > _PARTS[0] + 1 and _UNSPACED.search(word)):
+                _add_parts(parts, word, times=1)
             else:
-                levels[0][word] += 1
-        if sum(map(len, levels)) > _MOST_HELD:
-            _break_up(levels, minimum=minimum)
-    _break_up(levels, minimum=minimum)
-    found: Counter[str] = Counter()
-    for level in levels:
-        found.update(level)
+                whole[word] += 1
+        if len(whole) + len(parts) > _MOST_HELD:
+            _break_up(whole, into=parts, minimum=minimum)
+            parts = Counter({part: times for part, times in parts.items() if times > 1})
+    _break_up(whole, into=parts, minimum=minimum)
+    found = whole + parts
     often = {piece: times for piece, times in found.items() if times >= minimum}
     ordered = dict(sorted(often.items(), key=lambda item: (-item[1], item[0])))
     return Counts(format="splitlearn-counts-1", minimum=minimum, pieces=ordered)
@@ -118,8 +118,8 @@ def merge(
     return {piece: max(1, round(times)) for piece, times in sorted(merged.items())}
 
 
-# Sizes of the windows into which rare pieces are broken, one level after another.
-_WINDOWS = (4, 2, 1)
+# Characters of the parts of a rare word.
+_PARTS = (4, 2, 1)
 _MOST_HELD = 2_000_000
 # Han, kana, Thai, Lao, Tibetan, Myanmar and Khmer: words there are not set apart by spaces.
 _UNSPACED = re.compile(
@@ -128,22 +128,16 @@ _UNSPACED = re.compile(
 )
 
 
-def _windows(piece: str, *, size: int) -> list[str]:
-    """Windows of `size` characters, each beginning half a window after the one before."""
-    step = max(1, size // 2)
-    return [
-        piece[start : start + size] for start in range(0, max(1, len(piece) - size + step), step)
-    ]
+def _add_parts(parts: Counter[str], word: str, *, times: int) -> None:
+    """Every part of the word, from each of its characters on: as often as it stands there, not more."""
+    for size in _PARTS:
+        for start in range(len(word) - size + 1):
+            parts[word[start : start + size]] += times
 
 
-def _break_up(levels: list[Counter[str]], *, minimum: int) -> None:
-    """Move what is rare at each level to the next, in smaller windows."""
-    for level, (size, counter) in enumerate(zip(_WINDOWS, levels[:-1], strict=True)):
-        for piece, times in list(counter.items()):
-            if times < minimum and len(piece) > size:
-                del counter[piece]
-                for window in _windows(piece, size=size):
-                    levels[level + 1][window] += times
-            elif times < minimum and level + 1 < len(levels):
-                del counter[piece]
-                levels[level + 1][piece] += times
+def _break_up(whole: Counter[str], *, into: Counter[str], minimum: int) -> None:
+    """Leave the frequent words, and count the parts of the others."""
+    for word, times in list(whole.items()):
+        if times < minimum:
+            del whole[word]
+            _add_parts(into, word, times=times)

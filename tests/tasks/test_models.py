@@ -1,6 +1,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,11 @@ from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel, Rober
 
 from splitlearn.errors import ManifestError
 from splitlearn.manifest import Job
+from splitlearn.pretrain.models import build_discriminator, export_model
+from splitlearn.split.families import layers_of
 from splitlearn.tasks.models import Loaded, load_model
+from tests.babble import lines, vocabulary
+from tests.babble import model as model_settings
 
 MakeJob = Callable[..., Job]
 TASKS = ["sequence-classification", "token-classification", "question-answering"]
@@ -235,3 +240,25 @@ def test_the_librarys_own_reports_are_silent(
     load(make_job, bert_folder)
     out, err = capfd.readouterr()
     assert (out, err) == ("", "")
+
+
+def test_a_discriminator_exported_from_pre_training_is_taken_with_its_weights(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    known = vocabulary()
+    settings = replace(model_settings(32), layers=3, positions=64)
+    judge = build_discriminator(settings, vocabulary=known, seed=5).eval()
+    export_model(judge, vocabulary=known, folder=tmp_path / "judge")
+    job = make_job(model={"path": str(tmp_path / "judge")}, data={"max_length": 64})
+    loaded = load_model(job, found=("a", "b"))
+    assert loaded.model.config.num_labels == 2
+    state, own = loaded.model.electra.state_dict(), judge.electra.state_dict()
+    assert state.keys() == own.keys()
+    assert all(torch.equal(state[name], own[name]) for name in own)
+    assert len(layers_of(loaded.model)) == 3
+    (line,) = lines(1)
+    inputs = loaded.tokenizer(line, return_tensors="pt")
+    assert inputs["input_ids"][0].tolist() == [known.cls, *known.encode(line), known.sep]
+    output = loaded.model(**inputs, labels=torch.tensor([1]))
+    assert output.loss.isfinite()
+    assert output.logits.shape == (1, 2)
