@@ -85,9 +85,10 @@ def run(
         address="127.0.0.1:1",
         evaluate=True,
     )
-    text = path.read_text().replace("learning_rate = 2e-4", f"learning_rate = {rate}")
+    recipe = sst2.RECIPES["narrow-transform"]
+    text = path.read_text().replace(f"learning_rate = {recipe.rate}", f"learning_rate = {rate}")
     if kind != CODED:
-        text = text.replace(sst2.RECIPES["narrow-transform"].codecs, FLOATS)
+        text = text.replace(recipe.codecs, FLOATS)
     path.write_text(text)
     job = load_job(path)
     return whole(job, seed=seed) if kind == UNSPLIT else split(room, job)
