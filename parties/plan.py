@@ -3,6 +3,8 @@
 import json
 import re
 from dataclasses import asdict
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,7 +65,8 @@ def plan(  # noqa: PLR0913, PLR0917 - options, each by its name
     """Say how long a step of this job will take, and find the setting that is fastest.
 
     Simulates the schedule that a run has, over cuts, numbers of micro-batches, windows and codecs.
-    Only cuts that show the peer no earlier layer and no gradient nearer to the labels are tried.
+    Only cuts that show no peer an earlier layer or a gradient nearer to the labels are tried. Compute
+    parties of a chain are taken to share the trusted party's link, and to be as fast as one another.
 
     \b
     Examples:
@@ -81,11 +84,6 @@ def plan(  # noqa: PLR0913, PLR0917 - options, each by its name
         from splitlearn.manifest import load_job
 
         manifest = load_job(job)
-        if manifest.chain:
-            raise manifest.fault(
-                "chain",
-                "names further compute parties; plan knows jobs with one, so leave them out",
-            )
         wire = parse_link(link) if link is not None else _probed(manifest)
         found = _speeds(manifest, speeds, threads=threads)
         if save_speeds is not None:
@@ -143,16 +141,18 @@ def _probed(manifest: "Job") -> "Link":
     from parties.console import console
     from parties.reach import Reach, farewell
     from splitlearn.identity import Identity
-    from splitlearn.pipeline.probe import fit_link
+    from splitlearn.pipeline.probe import fit_link, slowest
     from splitlearn.roles import Role
 
     identity = Identity.load(manifest.identity.folder)
-    with Reach(identity, peer=manifest.peer, role=Role.COMPUTE) as reach:
-        console.print(f"looking for {reach.name.dns}", markup=False)
-        channel = reach.find(run=manifest.run.name, deadline_s=manifest.run.deadline_s)
-        with farewell(channel):
-            deadline_s = manifest.run.deadline_s
-            link = fit_link(lambda sizes: channel.probe(sizes, deadline_s=deadline_s))
+    deadline_s, found = manifest.run.deadline_s, []
+    for table in manifest.peers:
+        with Reach(identity, peer=table, role=Role.COMPUTE) as reach:
+            console.print(f"looking for {reach.name.dns}", markup=False)
+            channel = reach.find(run=manifest.run.name, deadline_s=deadline_s)
+            with farewell(channel):
+                found.append(fit_link(partial(channel.probe, deadline_s=deadline_s)))
+    link = slowest(found)
     console.print(
         f"link: {_rate(link.up.bits_per_s)} there, {_rate(link.down.bits_per_s)} back, round trip "
         f"{1e3 * link.round_trip_s:.1f} ms",
@@ -195,8 +195,10 @@ def _setting(manifest: "Job", speeds: "Speeds") -> "Setting":
 
     cut, codec, schedule = manifest.cut, manifest.codec, manifest.schedule
     first, last = manifest.trunk(layers=speeds.layers)
+    manifest.spans(layers=speeds.layers)
     codecs = (codec.activation, codec.output, codec.gradient, codec.input_gradient)
-    for name in codecs:
+    inner = (codec.inner, codec.inner_gradient) if manifest.chain else ("", "")
+    for name in (*codecs, *(inner if manifest.chain else ())):
         if speeds.codec(name) is None:
             raise ManifestError(
                 f"the speeds have no figures of codec {name}, which {manifest.file} names; measure "
@@ -215,6 +217,8 @@ def _setting(manifest: "Job", speeds: "Speeds") -> "Setting":
         lower=cut.lower.rank,
         upper=cut.upper.rank,
         staleness=schedule.staleness,
+        starts=manifest.starts,
+        inner=inner,
     )
 
 
@@ -229,8 +233,7 @@ def _wanted(
     from splitlearn.pipeline.planner import Wanted
 
     if error is None:
-        given = _setting(manifest, speeds)
-        used = given.codecs if given.returns else given.codecs[: 3 if given.gradients else 2]
+        used = _setting(manifest, speeds).used
         error = max(found.error for name in used if (found := speeds.codec(name)) is not None)
     return Wanted(
         step_s=step_s, step_bytes=None if step_mb is None else round(1e6 * step_mb), error=error
@@ -346,13 +349,16 @@ def _column(found: "Plan", speeds: "Speeds") -> dict[str, str]:
     class_ = leakage(setting, width=speeds.width)
     kinds = ("activation", "output", "gradient", "input_gradient")
     used = 4 if setting.returns else 3 if setting.gradients else 2
+    inner = dict(zip(("inner", "inner_gradient"), setting.inner, strict=True))
+    parts = pairwise((setting.first, *setting.starts, setting.last))
     return {
-        "trunk": f"layers [{setting.first}, {setting.last}) of {speeds.layers}",
+        "trunk": f"layers {' + '.join(f'[{a}, {b})' for a, b in parts)} of {speeds.layers}",
         "micro_batches": str(setting.micro_batches),
         "in_flight": str(setting.in_flight),
         "order": setting.order,
         "staleness": str(setting.staleness),
         **dict(zip(kinds[:used], setting.codecs, strict=False)),
+        **(dict(list(inner.items())[: 2 if setting.gradients else 1]) if setting.starts else {}),
         "step, simulated": f"{found.step_s:.3g} s",
         "no schedule under": f"{costed.limit_s:.3g} s",
         "sent, received": f"{size(costed.up)}, {size(costed.down)}",
@@ -378,10 +384,11 @@ def _interleaved(found: "Plan", shorter: "Plan") -> str:
 def _closed(found: "Plan") -> str:
     from splitlearn.pipeline.planner import closed_forms
 
-    closed = closed_forms(found.costed.chain)
+    chain = found.costed.chain
+    closed = closed_forms(chain)
     return (
-        f"closed forms, three equal stages: {closed.alone_s:.3g} s with free transfers, "
-        f"{closed.blocking_s:.3g} s with blocking ones, {closed.overlapped_s:.3g} s overlapped"
+        f"closed forms, {len(chain.stages) + 2} equal stages: {closed.alone_s:.3g} s with free "
+        f"transfers, {closed.blocking_s:.3g} s with blocking ones, {closed.overlapped_s:.3g} s overlapped"
     )
 
 

@@ -76,9 +76,7 @@ def train(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
         if (told := outlook(manifest)) is not None:
             console.print(told, markup=False)
         with _at_work(manifest, prepared, what="training", total=prepared.data.steps.total) as work:
-            write_canaries(
-                manifest.run.folder / "audit", prepared, max_length=manifest.data.max_length
-            )
+            write_canaries(logs_of(manifest), prepared, max_length=manifest.data.max_length)
             work.engine.train(prepared.data.steps)
             scores = {}
             if manifest.data.evaluate is not None:

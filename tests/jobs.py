@@ -15,6 +15,8 @@ from parties import compute
 from splitlearn.roles import Role
 from tests.federation import make_identity
 
+# The port of a compute party that is not there.
+NOWHERE = 1
 Changes = Mapping[str, Mapping[str, object]]
 LABELS = ("bad", "good")
 WORDS = ("film", "story", "actors", "was", "were", "the", "a", "very", "long", "short", "old")
@@ -62,29 +64,41 @@ def make_clinic(folder: Path, changes: Changes | None = None) -> Path:
     return make_job(folder / "clinic", changes=changes)
 
 
-def make_gpuhost(folder: Path, *, port: int, model: Path | None = None) -> Path:
-    """The settings of party gpuhost, who works for the clinic; the file's path."""
-    identity = make_identity(folder, "gpuhost", Role.COMPUTE)
+def make_gpuhost(
+    folder: Path, *, port: int, model: Path | None = None, party: str = "gpuhost"
+) -> Path:
+    """The settings of party gpuhost, or another, who works for the clinic; the file's path."""
+    identity = make_identity(folder, party, Role.COMPUTE)
     tables: dict[str, dict[str, object]] = {
-        "run": {"folder": "gpuhost", "deadline_s": 20.0},
+        "run": {"folder": party, "deadline_s": 20.0},
         "identity": {"folder": str(identity.folder)},
         "peer": {"party": "clinic", "listen": f"127.0.0.1:{port}"},
         "model": {"path": None if model is None else str(model)},
         "policy": {"file": "clinic/compute.toml"},
     }
-    path = folder / "compute.toml"
+    path = folder / ("compute.toml" if party == "gpuhost" else f"{party}.toml")
     path.write_text(_toml(tables, {}), encoding="utf-8")
     return path
 
 
 @contextmanager
-def gpuhost(folder: Path, *jobs: Path, runs: int = 1, model: Path | None = None) -> Iterator[int]:
-    """Party gpuhost at work in a thread, for so many runs; its port, which the jobs are told."""
+def gpuhost(
+    folder: Path,
+    *jobs: Path,
+    runs: int = 1,
+    model: Path | None = None,
+    party: str = "gpuhost",
+    nowhere: int = NOWHERE,
+) -> Iterator[int]:
+    """Party gpuhost, or another, at work in a thread, for so many runs; its port, which the jobs are told
+    instead of `nowhere`.
+    """
     port = a_port()
-    settings = make_gpuhost(folder, port=port, model=model)
+    settings = make_gpuhost(folder, port=port, model=model, party=party)
     for job in jobs:
         text = job.read_text(encoding="utf-8")
-        job.write_text(text.replace(f"127.0.0.1:{NOWHERE}", f"127.0.0.1:{port}"), encoding="utf-8")
+        told = f'"127.0.0.1:{port}"'
+        job.write_text(text.replace(f'"127.0.0.1:{nowhere}"', told), encoding="utf-8")
     thread = threading.Thread(
         target=compute.compute, args=(settings,), kwargs={"runs": runs, "threads": 1}
     )
@@ -101,9 +115,6 @@ def a_port() -> int:
         port: int = probe.getsockname()[1]
         return port
 
-
-# The port of a compute party that is not there.
-NOWHERE = 1
 
 _TABLES: dict[str, dict[str, object]] = {
     "run": {"name": "films", "folder": "run", "deadline_s": 20.0},

@@ -5,11 +5,14 @@
 
 Written by the trusted party before a run; read by an auditor, who also needs the public model and the
 key of the sealed frames. Never holds anything of an example that is no canary.
+
+Of a chain each compute party's log has its own: the frames are what that very party was sent, and are
+attacked with the layers below its own taken from the public model.
 """
 
 # N rows, R columns that travel, D width
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -73,10 +76,11 @@ class CanaryExposure:
     labels: LabelReport | None
 
 
-def write_canaries(log: Path, prepared: Prepared, *, max_length: int) -> None:
+def write_canaries(logs: Sequence[Path], prepared: Prepared, *, max_length: int) -> None:
     """Put down what an auditor needs, closed to other users. Nothing where the job has no canaries.
 
-    Raises AuditError if it cannot be written.
+    logs: one for each compute party, in the order of their layers. Raises AuditError if one cannot be
+    written.
     """
     data = prepared.data
     if data.canaries is None:
@@ -92,18 +96,13 @@ def write_canaries(log: Path, prepared: Prepared, *, max_length: int) -> None:
         ),
         steps={step: chosen for step, chosen in steps.items() if chosen},
     )
-    folder = log / CANARIES
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = folder / f"{_RECORD}.part"
-        part.touch(mode=0o600)
-        part.write_bytes(msgspec.json.encode(record))
-        part.rename(folder / _RECORD)
-        bases = {**_tensors_of(prepared.bases), **prepared.run.groups["bases"]}
-        if bases:
-            save_file(bases, folder / _BASES)
-    except (OSError, SafetensorError) as error:
-        raise AuditError(f"{folder} cannot be written: {error}; make room there") from error
+    for log, hop in zip(logs, prepared.run.hops, strict=True):
+        narrow = {
+            where: basis
+            for where, basis in prepared.bases.items()
+            if getattr(hop.offer.cut, where).method == "pca"
+        }
+        _write(log / CANARIES, record, bases={**_tensors_of(narrow), **hop.groups["bases"]})
 
 
 def attack_canaries(
@@ -152,6 +151,19 @@ def attack_canaries(
         )
         labels = measure_labels(seen_gradients, [label for _, label in known], seed=seed)
     return CanaryExposure(record.run, len(once), len(gradients), text, labels)
+
+
+def _write(folder: Path, record: CanaryRecord, *, bases: dict[str, Tensor]) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = folder / f"{_RECORD}.part"
+        part.touch(mode=0o600)
+        part.write_bytes(msgspec.json.encode(record))
+        part.rename(folder / _RECORD)
+        if bases:
+            save_file(bases, folder / _BASES)
+    except (OSError, SafetensorError) as error:
+        raise AuditError(f"{folder} cannot be written: {error}; make room there") from error
 
 
 def _one_class(targets: Mapping[str, int | tuple[int, ...]]) -> int | None:

@@ -75,7 +75,10 @@ def measure_job(
     optimiser, _ = specs(job, steps=1)
     layer = job.trunk(layers=len(layers_of(model)))[0]
     basis = codec_basis(job, model, data.tokenizer, layer=layer)
-    named = (job.codec.activation, job.codec.output, job.codec.gradient, job.codec.input_gradient)
+    codec = job.codec
+    named = [codec.activation, codec.output, codec.gradient, codec.input_gradient]
+    if job.chain:
+        named += [codec.inner, codec.inner_gradient]
     return measure_speeds(
         model,
         batches,

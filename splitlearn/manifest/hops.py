@@ -66,12 +66,6 @@ def chain_faults(job: "Job") -> Iterator[Fault]:
             "schedule.staleness",
             f"is {job.schedule.staleness}, and steps do not interleave over a [[chain]]; leave it out",
         )
-    if job.chain and job.canary.file is not None:
-        yield Fault(
-            "canary.file",
-            "has no use with [[chain]]: the attacks on kept frames know one compute party; leave it "
-            "out, and measure with splitlearn trusted preflight",
-        )
 
 
 def _order_faults(job: "Job") -> Iterator[Fault]:

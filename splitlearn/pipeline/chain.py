@@ -5,11 +5,10 @@ Never says who waits for whom: the clock and the wires are `world`'s, the partie
 
 from dataclasses import dataclass
 
-__all__ = ["COMPUTE", "RELAY", "TRUSTED", "Chain", "Pipe", "Run", "Span", "StageCosts"]
+__all__ = ["COMPUTE", "TRUSTED", "Chain", "Pipe", "Run", "Span", "StageCosts"]
 
-# Names of those at work. Of several compute parties each has its number behind it; the relay is the
-# trusted party's and stands at its end of the link.
-TRUSTED, COMPUTE, RELAY = "trusted", "compute", "relay"
+# Names of those at work. Of several compute parties each has its number behind it.
+TRUSTED, COMPUTE = "trusted", "compute"
 
 
 @dataclass(frozen=True)
@@ -26,10 +25,14 @@ class Pipe:
 
 @dataclass(frozen=True)
 class StageCosts:
-    """Seconds of one micro-batch in one compute party's stage, its coders and its log included."""
+    """Seconds of one micro-batch in one compute party's stage, its coders and its log included.
+
+    update_s: of its optimiser's step.
+    """
 
     forward_s: float
     backward_s: float = 0.0
+    update_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +44,11 @@ class Chain:
     activation, output, gradient, input_gradient: bytes of a message; without gradient no backward
     leaves, without input_gradient none comes back. hops, back_hops: bytes from each compute party to
     the next and back. up, down: the trusted party's link; between: from one compute party to another.
-    relayed: hops go by way of the trusted party, which takes relay_s for each. update_s, stage_update_s:
-    optimiser steps. window: frames that may be untaken in one direction. settle_messages: heads and
-    receipts are swapped after so many messages of both (0: never). staleness: how many steps more than
-    one are under way; a stretch of them then ends before it has more than settle_messages.
+    relayed: hops go by way of the trusted party, which takes relay_s for each and relay_backward_s for
+    each back. update_s: the trusted party's optimiser step. window: frames that may be untaken in one
+    direction. settle_messages: heads and receipts are swapped after so many messages of both (0:
+    never). staleness: how many steps more than one are under way; a stretch of them then ends before it
+    has more than settle_messages.
     """
 
     micro_batches: int
@@ -65,8 +69,8 @@ class Chain:
     between: Pipe = Pipe()
     relayed: bool = False
     relay_s: float = 0.0
+    relay_backward_s: float = 0.0
     update_s: float = 0.0
-    stage_update_s: float = 0.0
     window: int = 1 << 30
     settle_messages: int = 0
     staleness: int = 0
@@ -81,12 +85,18 @@ class Chain:
             raise ValueError(f"{len(self.back_hops)} hops back; expected {between}")
         if self.gradient is None and self.input_gradient is not None:
             raise ValueError("an input gradient comes back only where a gradient leaves")
+        if self.staleness and between:
+            raise ValueError("steps interleave with one stage only; a staleness of 0 is right")
 
     @property
-    def messages(self) -> int:
-        """Frames of a step between the trusted party and its first and last compute party."""
-        kinds = 2 + (self.gradient is not None) + (self.input_gradient is not None)
-        return kinds * self.micro_batches
+    def parties(self) -> int:
+        """Compute parties that the trusted party's own schedule tells apart."""
+        return len(self.stages) if self.relayed else 1
+
+    def messages(self, party: int = 0) -> int:
+        """Frames of a step between the trusted party and one that its schedule tells apart."""
+        returns = self.input_gradient is not None or (party > 0 and self.gradient is not None)
+        return (2 + (self.gradient is not None) + returns) * self.micro_batches
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,12 @@
 Pure sums over measured speeds. A micro-batch is the mean one: all have the same number of tokens.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
-from splitlearn.pipeline.chain import Chain, Pipe, StageCosts
+from splitlearn.pipeline.chain import TRUSTED, Chain, Pipe, StageCosts
 from splitlearn.pipeline.speeds import CodecSpeed, Line, PartySpeeds, Speeds
 
 __all__ = ["Costed", "Link", "Setting", "chain_of", "cost"]
@@ -38,7 +41,9 @@ class Setting:
     """What a planner may turn, and what it may not (batch, ranks, mode).
 
     lower, upper: columns at the cuts, 0 for the model's width. codecs: of activation, output,
-    gradient and input gradient. gradients: whether any leave; returns: whether one comes back.
+    gradient and input gradient. gradients: whether any leave; returns: whether one comes back. starts:
+    first layer of each further compute party of a chain; inner: codecs of what goes from one to the
+    next and back, at the model's width.
     """
 
     batch: int
@@ -53,6 +58,14 @@ class Setting:
     lower: int = 0
     upper: int = 0
     staleness: int = 0
+    starts: tuple[int, ...] = ()
+    inner: tuple[str, str] = ("", "")
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The codecs of whatever travels."""
+        outer = self.codecs if self.returns else self.codecs[: 3 if self.gradients else 2]
+        return outer + self.inner[: 2 if self.gradients else 1] if self.starts else outer
 
 
 @dataclass(frozen=True)
@@ -90,16 +103,16 @@ def cost(setting: Setting, *, speeds: Speeds, link: Link) -> Costed:
     """The setting in figures. KeyError for a codec that `speeds` does not have."""
     chain = chain_of(setting, speeds=speeds, link=link)
     m = setting.micro_batches
-    up = m * (chain.activation + (chain.gradient or 0))
-    down = m * (chain.output + (chain.input_gradient or 0))
-    used = setting.codecs if setting.returns else setting.codecs[: 3 if setting.gradients else 2]
+    # What is relayed comes in and goes out.
+    relayed = [*chain.hops, *chain.back_hops]
+    sizes = [chain.activation, chain.output, chain.gradient or 0, chain.input_gradient or 0]
     return Costed(
         chain=chain,
-        up=up,
-        down=down,
-        error=max(_codec(speeds, name).error for name in used),
+        up=m * (sizes[0] + sizes[2] + sum(relayed)),
+        down=m * (sizes[1] + sizes[3] + sum(relayed)),
+        error=max(_codec(speeds, name).error for name in setting.used),
         limit_s=limit_s(chain),
-        largest=max(chain.activation, chain.output, chain.gradient or 0, chain.input_gradient or 0),
+        largest=max(sizes + relayed),
     )
 
 
@@ -108,33 +121,30 @@ def chain_of(setting: Setting, *, speeds: Speeds, link: Link) -> Chain:
     examples = setting.batch / setting.micro_batches
     padded, rows = examples * speeds.padded, examples * speeds.tokens
     lower, upper = setting.lower or speeds.width, setting.upper or speeds.width
-    messages = [
-        _Message(
-            _codec(speeds, name), rows=rows, columns=columns, examples=examples if i == 0 else 0
+    further = len(setting.starts)
+
+    def message(name: str, columns: int, *, lengths: bool = False) -> _Message:
+        return _Message(
+            _codec(speeds, name), rows=rows, columns=columns, examples=examples if lengths else 0
         )
-        for i, (name, columns) in enumerate(
-            zip(setting.codecs, (lower, upper, upper, lower), strict=True)
-        )
-    ]
-    activation, output, gradient, input_gradient = messages
+
+    activation = message(setting.codecs[0], lower, lengths=True)
+    output = message(setting.codecs[1], upper)
+    gradient, input_gradient = message(setting.codecs[2], upper), message(setting.codecs[3], lower)
+    # Lengths travel on the way out only; they are as nothing beside rows of the full width.
+    inner = [message(setting.inner[0], speeds.width, lengths=True)] * further if further else []
+    inner_back = [message(setting.inner[1], speeds.width)] * further if further else []
     trusted, peer = speeds.trusted, speeds.peer
-    above, inside = speeds.layers - setting.last, setting.last - setting.first
+    above = speeds.layers - setting.last
     bottom_s = setting.first * Line(*trusted.layer).at(padded) + activation.out_s(trusted)
     top_s = (
         above * (Line(*trusted.layer).at(padded) + Line(*trusted.layer_backward).at(padded))
         + Line(*trusted.ends).at(padded)
         + output.in_s(trusted)
     )
-    stage = StageCosts(
-        inside * Line(*peer.layer).at(padded) + activation.in_s(peer) + output.out_s(peer)
-    )
     trains, ends_s = above, 0.0
     if setting.gradients:
         top_s += gradient.out_s(trusted)
-        back_s = inside * Line(*peer.layer_backward).at(padded) + gradient.in_s(peer)
-        stage = replace(
-            stage, backward_s=back_s + (input_gradient.out_s(peer) if setting.returns else 0.0)
-        )
     bottom_backward_s = 0.0
     if setting.returns:
         trains, ends_s = trains + setting.first, trusted.ends_update_s
@@ -143,6 +153,13 @@ def chain_of(setting: Setting, *, speeds: Speeds, link: Link) -> Chain:
             + Line(*trusted.ends_backward).at(padded)
             + input_gradient.in_s(trusted)
         )
+    stages = _stages(
+        setting,
+        peer,
+        padded=padded,
+        forward=[activation, *inner, output],
+        backward=[input_gradient if setting.returns else None, *inner_back, gradient],
+    )
     return Chain(
         micro_batches=setting.micro_batches,
         in_flight=setting.in_flight,
@@ -150,19 +167,50 @@ def chain_of(setting: Setting, *, speeds: Speeds, link: Link) -> Chain:
         bottom_s=bottom_s,
         top_s=top_s,
         bottom_backward_s=bottom_backward_s,
-        stages=(stage,),
+        stages=stages,
         activation=activation.size,
         output=output.size,
         gradient=gradient.size if setting.gradients else None,
         input_gradient=input_gradient.size if setting.returns else None,
+        hops=tuple(one.size for one in inner),
+        back_hops=tuple(one.size for one in inner_back) if setting.gradients else (),
         up=link.up,
         down=link.down,
+        relayed=further > 0,
+        relay_s=inner[0].in_s(trusted) + inner[0].out_s(trusted) if inner else 0.0,
+        relay_backward_s=(
+            inner_back[0].in_s(trusted) + inner_back[0].out_s(trusted) if inner_back else 0.0
+        ),
         update_s=trains * trusted.layer_update_s + ends_s,
-        stage_update_s=inside * peer.layer_update_s if setting.gradients else 0.0,
         window=_WINDOW,
         settle_messages=_STRETCH_MESSAGES if setting.staleness else _SETTLE_MESSAGES,
         staleness=setting.staleness,
     )
+
+
+def _stages(
+    setting: Setting,
+    peer: PartySpeeds,
+    *,
+    padded: float,
+    forward: Sequence["_Message"],
+    backward: Sequence["_Message | None"],
+) -> tuple[StageCosts, ...]:
+    """What each compute party does. forward, backward: the messages before each stage, and after the last."""
+    found = []
+    for place, (first, last) in enumerate(pairwise((setting.first, *setting.starts, setting.last))):
+        layers, gone = last - first, backward[place]
+        came = backward[place + 1]
+        forward_s = layers * Line(*peer.layer).at(padded)
+        forward_s += forward[place].in_s(peer) + forward[place + 1].out_s(peer)
+        backward_s = layers * Line(*peer.layer_backward).at(padded)
+        backward_s += 0.0 if came is None else came.in_s(peer)
+        backward_s += 0.0 if gone is None else gone.out_s(peer)
+        if setting.gradients:
+            found.append(StageCosts(forward_s, backward_s, layers * peer.layer_update_s))
+        else:
+            found.append(StageCosts(forward_s))
+    return tuple(found)
 
 
 def limit_s(chain: Chain) -> float:
@@ -173,58 +221,80 @@ def limit_s(chain: Chain) -> float:
     alone_s = _drained_limit_s(chain)
     if not chain.staleness:
         return alone_s
-    m, stage = chain.micro_batches, chain.stages[0]
-    up, down = chain.up.sending_s, chain.down.sending_s
-    return max(
-        m * (chain.bottom_s + chain.top_s + chain.bottom_backward_s) + chain.update_s,
-        m * (stage.forward_s + stage.backward_s),
-        m * (up(chain.activation) + up(chain.gradient or 0)),
-        m * (down(chain.output) + down(chain.input_gradient or 0)),
-        alone_s / (chain.staleness + 1),
-    )
+    busy_s = max(_busy_s(chain).values())
+    return max(busy_s, alone_s / (chain.staleness + 1))
+
+
+class _Leg(NamedTuple):
+    """A piece of a micro-batch's way. at: the party or wire that is busy; None where it only travels."""
+
+    at: object
+    seconds: float
 
 
 def _drained_limit_s(chain: Chain) -> float:
     """That of steps one after the other.
 
-    The busiest of both parties and both wires, and beside it what a step cannot hide: the way of one
-    micro-batch up to the busiest of them and on from there, delays included.
+    Each party and wire is busy so long, and cannot begin before the first micro-batch has come to it
+    nor end later than the last one takes on from there. What still goes on after the trusted party's
+    last work may run on beside the next step, and is busy time only.
     """
-    m, stage = chain.micro_batches, chain.stages[0]
-    trusted_s = m * (chain.bottom_s + chain.top_s + chain.bottom_backward_s) + chain.update_s
-    compute_s = m * (stage.forward_s + stage.backward_s)
-    up_s, down_s = chain.up.sending_s, chain.down.sending_s
-    forward_s = up_s(chain.activation) + chain.up.delay_s + stage.forward_s
-    forward_s += down_s(chain.output) + chain.down.delay_s
+    way, m = _way(chain), chain.micro_batches
+    last = max(i for i, leg in enumerate(way) if leg.at == TRUSTED)
+    within, busy_s = way[: last + 1], _busy_s(chain)
+    bounds = [sum(leg.seconds for leg in within) + chain.update_s, *busy_s.values()]
+    for at in {leg.at for leg in within} - {None, TRUSTED}:
+        if any(leg.at == at for leg in way[last:]):
+            continue
+        places = [i for i, leg in enumerate(within) if leg.at == at]
+        before_s = sum(leg.seconds for leg in within[: places[0]])
+        after_s = sum(leg.seconds for leg in within[places[-1] + 1 :])
+        bounds.append(before_s + m * _spent_s(way, at) + after_s + chain.update_s)
+    return max(bounds)
+
+
+def _busy_s(chain: Chain) -> dict[object, float]:
+    """Seconds a step of each party and wire."""
+    way = _way(chain)
+    busy_s = {leg.at: chain.micro_batches * _spent_s(way, leg.at) for leg in way}
+    busy_s.pop(None, None)
+    busy_s[TRUSTED] += chain.update_s
+    return busy_s
+
+
+def _spent_s(way: Sequence[_Leg], at: object) -> float:
+    return sum(leg.seconds for leg in way if leg.at == at)
+
+
+def _way(chain: Chain) -> list[_Leg]:
+    """One micro-batch's way through all parties and wires, there and back, where nobody is in its way."""
+
+    def over(name: str, pipe: Pipe, size: int) -> list[_Leg]:
+        return [_Leg(name, pipe.sending_s(size)), _Leg(None, pipe.delay_s)]
+
+    def hop(size: int, *, place: int, relay_s: float) -> list[_Leg]:
+        if not chain.relayed:
+            return over(f"between {place}", chain.between, size)
+        relay = _Leg(TRUSTED, relay_s)
+        return [*over("down", chain.down, size), relay, *over("up", chain.up, size)]
+
+    way = [_Leg(TRUSTED, chain.bottom_s), *over("up", chain.up, chain.activation)]
+    for place, stage in enumerate(chain.stages):
+        if place:
+            way += hop(chain.hops[place - 1], place=place, relay_s=chain.relay_s)
+        way.append(_Leg(place, stage.forward_s))
+    way += [*over("down", chain.down, chain.output), _Leg(TRUSTED, chain.top_s)]
     if chain.gradient is None:
-        return max(
-            trusted_s,
-            m * up_s(chain.activation) + _rest(forward_s, up_s(chain.activation), chain),
-            m * down_s(chain.output) + _rest(forward_s, down_s(chain.output), chain),
-            m * stage.forward_s + _rest(forward_s, stage.forward_s, chain),
-        )
-    there_s = up_s(chain.gradient) + chain.up.delay_s + stage.backward_s
-    way_s = chain.bottom_s + forward_s + chain.top_s + there_s
-    up_all_s = m * (up_s(chain.activation) + up_s(chain.gradient))
+        return way
+    way += over("up", chain.up, chain.gradient)
+    for place, stage in reversed(list(enumerate(chain.stages))):
+        way.append(_Leg(place, stage.backward_s))
+        if place:
+            way += hop(chain.back_hops[place - 1], place=-place, relay_s=chain.relay_backward_s)
     if chain.input_gradient is None:
-        # The next step's bottoms may begin while gradients are still under way.
-        down_all_s = m * down_s(chain.output)
-        return max(trusted_s, compute_s, up_all_s, down_all_s, way_s - there_s + chain.update_s)
-    back_s = down_s(chain.input_gradient) + chain.down.delay_s + chain.bottom_backward_s
-    back_s += chain.update_s
-    arrive_s = chain.bottom_s + up_s(chain.activation) + chain.up.delay_s
-    down_all_s = m * (down_s(chain.output) + down_s(chain.input_gradient))
-    return max(
-        trusted_s,
-        way_s + back_s,
-        arrive_s + compute_s + back_s,
-        chain.bottom_s + up_all_s + chain.up.delay_s + stage.backward_s + back_s,
-        arrive_s + stage.forward_s + down_all_s - down_s(chain.input_gradient) + back_s,
-    )
-
-
-def _rest(way_s: float, part_s: float, chain: Chain) -> float:
-    return chain.bottom_s + way_s - part_s + chain.top_s + chain.update_s
+        return way
+    way += over("down", chain.down, chain.input_gradient)
+    return [*way, _Leg(TRUSTED, chain.bottom_backward_s)]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from splitlearn.manifest.chains import needs_basis
 from splitlearn.pipeline.chain import Chain, Run
 from splitlearn.pipeline.costs import Costed, Link, Setting, cost
 from splitlearn.pipeline.formulas import blocking_s, overlapped_s
@@ -65,7 +66,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Closed:
-    """The closed forms of a chain taken for three equal stages (bottom, trunk, top), each alone.
+    """The closed forms of a chain taken for equal stages (bottom, each compute party, top), each alone.
 
     alone_s: transfers cost nothing. blocking_s: sends block. overlapped_s: they do not. They know
     nothing of a worker that is two stages, of windows, or of unlike stages.
@@ -94,6 +95,9 @@ def settings(
 ) -> Iterator[Setting]:
     """What may stand instead of `given`: cuts that show the peer no earlier state and no gradient
     nearer to the labels, other numbers of micro-batches, windows and codecs. `given` is one of them.
+
+    In a chain the cuts between compute parties stay: moved either way one of the two would see more.
+    What goes between them is written as outputs and gradients are, where that needs no basis.
     """
     yield given
     pieces = sorted({2**k for k in range(7) if 2**k <= min(given.batch, _MOST_PIECES)})
@@ -101,20 +105,34 @@ def settings(
     windows = sorted({*_WINDOWS, given.in_flight})
     cuts = [(given.first, given.last)]
     if move_cuts:
+        lowest, highest = given.starts[:1] or (layers,), given.starts[-1:] or (0,)
         cuts = [
             (first, last)
-            for first in range(given.first, layers)
-            for last in range(first + 1, given.last + 1)
+            for first in range(given.first, lowest[0])
+            for last in range(max(first, *highest) + 1, given.last + 1)
         ]
     for (first, last), m, chosen in product(cuts, pieces, dict.fromkeys([given.codecs, *codecs])):
         # A window of all micro-batches does what any larger one does.
         enough = [w for w in windows if w >= m]
         for w in [w for w in windows if w < m] + enough[:1]:
             other = replace(
-                given, first=first, last=last, micro_batches=m, in_flight=w, codecs=chosen
+                given,
+                first=first,
+                last=last,
+                micro_batches=m,
+                in_flight=w,
+                codecs=chosen,
+                inner=_inner(given, chosen),
             )
             if other != given:
                 yield other
+
+
+def _inner(given: Setting, codecs: tuple[str, str, str, str]) -> tuple[str, str]:
+    """What goes between compute parties has no basis."""
+    if not given.starts or codecs == given.codecs or needs_basis(codecs[1]):
+        return given.inner
+    return codecs[1], codecs[2]
 
 
 def plan(
@@ -154,11 +172,11 @@ def one(setting: Setting, *, speeds: Speeds, link: Link) -> Plan:
 
 
 def interleaved(found: Plan, *, speeds: Speeds, link: Link) -> Plan | None:
-    """The same with a staleness of 1, if its steps are shorter by more than a twentieth.
+    """The same with a staleness of 1, if its steps are shorter by more than a twentieth; none of chains.
 
     For information: a staleness changes the numbers, so no plan has one that the job has not.
     """
-    if found.setting.staleness:
+    if found.setting.staleness or found.setting.starts:
         return None
     other = one(replace(found.setting, staleness=1), speeds=speeds, link=link)
     return other if other.step_s < (1 - _WORTH) * found.step_s else None
@@ -168,7 +186,7 @@ def _simulated(chain: Chain) -> Run:
     """Where steps interleave, whole stretches and two at least: each ends with a drain."""
     if not chain.staleness:
         return simulate(chain, steps=_STEPS)
-    stretch = max(1, chain.settle_messages // chain.messages)
+    stretch = max(1, chain.settle_messages // chain.messages())
     return simulate(chain, steps=stretch * max(2, -(-_STEPS // stretch)))
 
 
@@ -179,23 +197,35 @@ def _kept(figures: Costed, wanted: Wanted) -> bool:
 
 
 def closed_forms(chain: Chain) -> Closed:
-    """The three closed forms beside a chain's simulation."""
-    m, stage = chain.micro_batches, chain.stages[0]
-    forward_s = (chain.bottom_s + stage.forward_s + chain.top_s) / 3
-    backward_s = (stage.backward_s + chain.bottom_backward_s) / 3
-    sizes = [chain.activation, chain.output, chain.gradient or 0, chain.input_gradient or 0]
+    """The three closed forms beside a chain's simulation. A relayed hop is two transfers."""
+    m, stages = chain.micro_batches, len(chain.stages) + 2
+    forward_s = (
+        chain.bottom_s + sum(stage.forward_s for stage in chain.stages) + chain.top_s
+    ) / stages
+    backward_s = (
+        sum(stage.backward_s for stage in chain.stages) + chain.bottom_backward_s
+    ) / stages
+    up, down = chain.up, chain.down
     seconds = [
         pipe.sending_s(size) + pipe.delay_s
-        for pipe, size in zip((chain.up, chain.down, chain.up, chain.down), sizes, strict=True)
+        for pipe, size in (
+            (up, chain.activation),
+            (down, chain.output),
+            (up, chain.gradient),
+            (down, chain.input_gradient),
+        )
         if size
     ]
+    for size in (*chain.hops, *chain.back_hops):
+        over = (up, down) if chain.relayed else (chain.between,)
+        seconds.append(sum(pipe.sending_s(size) + pipe.delay_s for pipe in over))
     transfer_s = sum(seconds) / len(seconds)
     compute_s = forward_s + backward_s
     return Closed(
-        alone_s=(m + 2) * compute_s,
-        blocking_s=blocking_s(3, m, compute_s=compute_s, transfer_s=transfer_s),
+        alone_s=(m + stages - 1) * compute_s,
+        blocking_s=blocking_s(stages, m, compute_s=compute_s, transfer_s=transfer_s),
         overlapped_s=overlapped_s(
-            3, m, forward_s=forward_s, backward_s=backward_s, transfer_s=transfer_s
+            stages, m, forward_s=forward_s, backward_s=backward_s, transfer_s=transfer_s
         ),
     )
 
@@ -222,26 +252,31 @@ def late_messages(chain: Chain, *, deadline_s: float) -> list[str]:
 
     A party waits so long for one answer: the way there, the peer's work, the way back.
     """
-    stage = chain.stages[0]
-    waits = [
-        ("an output", chain.activation, stage.forward_s, chain.output),
-        ("an input gradient", chain.gradient, stage.backward_s, chain.input_gradient),
-    ]
+    stages = len(chain.stages)
+    forward = [chain.activation, *chain.hops, chain.output]
+    backward: list[int | None] = [None] * (stages + 1)
+    if chain.gradient is not None:
+        backward = [chain.input_gradient, *chain.back_hops, chain.gradient]
     found = []
-    for what, up, work_s, down in waits:
-        if up is None or down is None:
-            continue
-        takes_s = (
-            chain.up.sending_s(up)
-            + chain.up.delay_s
-            + work_s
-            + chain.down.sending_s(down)
-            + chain.down.delay_s
-        )
-        if takes_s > deadline_s:
-            found.append(
-                f"{what} takes {takes_s:.3g} s from its sending on and run.deadline_s is "
-                f"{deadline_s:g}; raise schedule.micro_batches or run.deadline_s, or take a codec "
-                "that sends less"
+    for place, stage in enumerate(chain.stages):
+        whose = f" of compute party {place + 1}" if stages > 1 else ""
+        for what, up, work_s, down in (
+            ("an output", forward[place], stage.forward_s, forward[place + 1]),
+            ("an input gradient", backward[place + 1], stage.backward_s, backward[place]),
+        ):
+            if up is None or down is None:
+                continue
+            takes_s = (
+                chain.up.sending_s(up)
+                + chain.up.delay_s
+                + work_s
+                + chain.down.sending_s(down)
+                + chain.down.delay_s
             )
+            if takes_s > deadline_s:
+                found.append(
+                    f"{what}{whose} takes {takes_s:.3g} s from its sending on and run.deadline_s is "
+                    f"{deadline_s:g}; raise schedule.micro_batches or run.deadline_s, or take a codec "
+                    "that sends less"
+                )
     return found

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from splitlearn.pipeline.chain import Pipe
 from splitlearn.pipeline.costs import Link
 
-__all__ = ["ZEROS", "Probing", "fit_link"]
+__all__ = ["ZEROS", "Probing", "fit_link", "slowest"]
 
 # Given (bytes there, bytes back) for each probe: seconds from the first sending until each answer.
 Probing = Callable[[Sequence[tuple[int, int]]], list[float]]
@@ -31,6 +31,16 @@ def fit_link(probe: Probing) -> Link:
     rates = [_rate(probe, (ZEROS, 0)), _rate(probe, (0, ZEROS))]
     up, down = (Pipe(rate, round_trip_s / 2) for rate in rates)
     return Link(up, down)
+
+
+def slowest(links: Sequence[Link]) -> Link:
+    """What a chain is planned with: the lowest rate and the longest delay of all ways to its parties."""
+
+    def worst(pipes: Sequence[Pipe]) -> Pipe:
+        rates = [pipe.bits_per_s for pipe in pipes if pipe.bits_per_s is not None]
+        return Pipe(min(rates, default=None), max(pipe.delay_s for pipe in pipes))
+
+    return Link(worst([link.up for link in links]), worst([link.down for link in links]))
 
 
 def _rate(probe: Probing, size: tuple[int, int]) -> float | None:

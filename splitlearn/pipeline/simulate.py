@@ -1,15 +1,15 @@
 """A discrete-event simulation of training steps: who works when, what is on which wire when.
 
 Pure. It runs the schedule that the engine runs: the trusted party goes through its actions in order
-(first and last stage are one worker), takes messages in order of arrival and keeps those that come
-early; each compute party answers in order of arrival. What carries their messages is `world`'s.
+(first and last stage are one worker, which also relays), takes messages in order of arrival and keeps
+those that come early; each compute party answers in order of arrival. What carries their messages is
+`world`'s.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import pairwise
 
-from splitlearn.pipeline.chain import COMPUTE, RELAY, TRUSTED, Chain, Run
+from splitlearn.pipeline.chain import COMPUTE, TRUSTED, Chain, Run
 from splitlearn.pipeline.schedule import ORDERS, Op
 from splitlearn.pipeline.stretch import Turn, interleaved, until_drained
 from splitlearn.pipeline.world import Message, Process, Put, Take, Work, World
@@ -17,7 +17,18 @@ from splitlearn.pipeline.world import Message, Process, Put, Take, Work, World
 __all__ = ["simulate"]
 
 _FORWARD, _BACKWARD, _SETTLE = "forward", "backward", "settle"
-_AWAITED: Mapping[Op, str] = {Op.TOP: _FORWARD, Op.BOTTOM_BACKWARD: _BACKWARD}
+_AWAITED: Mapping[Op, str] = {
+    Op.RELAY: _FORWARD,
+    Op.TOP: _FORWARD,
+    Op.RELAY_BACKWARD: _BACKWARD,
+    Op.BOTTOM_BACKWARD: _BACKWARD,
+}
+_LEAVING: Mapping[Op, str] = {
+    Op.BOTTOM: _FORWARD,
+    Op.RELAY: _FORWARD,
+    Op.TOP: _BACKWARD,
+    Op.RELAY_BACKWARD: _BACKWARD,
+}
 # A settlement's messages: a few hundred bytes each.
 _SETTLE_BYTES = 700
 
@@ -42,8 +53,6 @@ def simulate(chain: Chain, *, steps: int = 3) -> Run:
     route = _Route(chain, names)
     for place, name in enumerate(names):
         world.begin(_compute(chain, route, place=place, name=name))
-    if chain.relayed:
-        world.begin(_relay(chain))
     ends: list[float] = []
     world.begin(_trusted(chain, route, steps=steps, ends=ends, world=world))
     world.run()
@@ -57,76 +66,87 @@ def simulate(chain: Chain, *, steps: int = 3) -> Run:
 
 
 class _Route:
-    """Who sends what to whom."""
+    """Who sends what to whom. Leg i of the way lies before stage i; the last one behind all of them."""
 
     def __init__(self, chain: Chain, names: list[str]) -> None:
-        self._chain = chain
-        stops = [TRUSTED, *names, TRUSTED]
-        sizes = [chain.activation, *chain.hops, chain.output]
-        # A backward without an input gradient ends at the first compute party.
-        back = [chain.input_gradient, *chain.back_hops, chain.gradient]
-        self._next = {
-            (_FORWARD, i): (a, b, size)
-            for i, ((a, b), size) in enumerate(zip(pairwise(stops), sizes, strict=True))
-        } | {
-            (_BACKWARD, i): (b, a, size)
-            for i, ((a, b), size) in enumerate(zip(pairwise(stops), back, strict=True))
+        self._relayed = chain.relayed
+        self._stops = [TRUSTED, *names, TRUSTED]
+        self._sizes: dict[str, list[int | None]] = {
+            _FORWARD: [chain.activation, *chain.hops, chain.output],
+            # A backward without an input gradient ends at the first compute party.
+            _BACKWARD: [chain.input_gradient, *chain.back_hops, chain.gradient],
         }
+        if chain.gradient is None:
+            self._sizes[_BACKWARD] = [None for _ in self._stops[1:]]
 
-    def put(self, way: str, leg: int, *, micro_batch: int, step: int) -> Put | None:
-        """The message of leg `leg`, counted from the bottom; None if the job has none."""
-        source, dest, size = self._next[way, leg]
+    def put(
+        self, way: str, leg: int, *, micro_batch: int, step: int, by_trusted: bool = False
+    ) -> Put | None:
+        """The message of a leg; None if the job has none. by_trusted: what it sends, or sends on."""
+        size = self._sizes[way][leg]
         if size is None:
             return None
-        inner = TRUSTED not in {source, dest}
-        first = RELAY if inner and self._chain.relayed else dest
-        return Put(source, first, Message(way, micro_batch, step, size, dest))
+        before, after = self._stops[leg], self._stops[leg + 1]
+        source, dest = (before, after) if way == _FORWARD else (after, before)
+        if by_trusted:
+            source = TRUSTED
+        elif self._relayed:
+            dest = TRUSTED
+        return Put(source, dest, Message(way, micro_batch, step, size, leg))
+
+    def ask(self, party: int, *, step: int) -> Put:
+        """A settlement's first message."""
+        return Put(TRUSTED, self._stops[party + 1], Message(_SETTLE, 0, step, _SETTLE_BYTES, party))
 
 
 def _trusted(
     chain: Chain, route: _Route, *, steps: int, ends: list[float], world: World
 ) -> Process:
-    last = len(chain.stages)
-    early: dict[tuple[str, int, int], Message] = {}
-    for turn, settle in _turns(chain, steps=steps):
+    early: dict[tuple[str, int, int, int], Message] = {}
+    for turn, settling in _turns(chain, steps=steps):
         step = turn.step
         if turn.action is None:
             yield Work(TRUSTED, "update", (0, step), chain.update_s)
-            if settle:
-                first = route.put(_FORWARD, 0, micro_batch=0, step=step)
-                assert first is not None
-                ask = Message(_SETTLE, 0, step, _SETTLE_BYTES, first.dest)
-                yield Put(TRUSTED, first.dest, ask)
+            for party in settling:
+                yield route.ask(party, step=step)
                 yield Take(TRUSTED)
             ends.append(world.now_s)
             continue
         op, i = turn.action.op, turn.action.micro_batch
-        wanted = _AWAITED.get(op)
-        while wanted is not None and (wanted, step, i) not in early:
-            came = yield Take(TRUSTED)
-            assert came is not None
-            early[came.kind, came.step, came.micro_batch] = came
-        if wanted is not None:
-            del early[wanted, step, i]
+        leg = len(chain.stages) if op is Op.TOP else turn.action.party
+        if (way := _AWAITED.get(op)) is not None:
+            wanted = (way, step, i, leg)
+            while wanted not in early:
+                came = yield Take(TRUSTED)
+                assert came is not None
+                early[came.kind, came.step, came.micro_batch, came.leg] = came
+            del early[wanted]
         yield Work(TRUSTED, op.value, (i, step), _seconds(chain)[op])
-        leaving = {Op.BOTTOM: (_FORWARD, 0), Op.TOP: (_BACKWARD, last)}.get(op)
-        if leaving is not None:
-            put = route.put(*leaving, micro_batch=i, step=step)
+        if (way := _LEAVING.get(op)) is not None:
+            put = route.put(way, leg, micro_batch=i, step=step, by_trusted=True)
             if put is not None:
                 yield put
 
 
-def _turns(chain: Chain, *, steps: int) -> Iterator[tuple[Turn, bool]]:
-    """All that the trusted party does, and whether it settles after it."""
+def _turns(chain: Chain, *, steps: int) -> Iterator[tuple[Turn, tuple[int, ...]]]:
+    """All that the trusted party does, and with whom it settles after it."""
     backward, m = chain.input_gradient is not None, chain.micro_batches
     if not chain.staleness:
-        unsettled = 0
+        parties = range(chain.parties)
+        unsettled = [0 for _ in parties]
         for step in range(steps):
-            for action in ORDERS[chain.order](m, in_flight=chain.in_flight, backward=backward):
-                yield Turn(step, action), False
-            unsettled += chain.messages
-            due = 0 < chain.settle_messages <= unsettled
-            unsettled = 0 if due else unsettled
+            order = ORDERS[chain.order](
+                m,
+                in_flight=chain.in_flight,
+                backward=backward,
+                parties=chain.parties,
+                gradients=chain.gradient is not None,
+            )
+            for action in order:
+                yield Turn(step, action), ()
+            unsettled = [unsettled[party] + chain.messages(party) for party in parties]
+            due = tuple(p for p in parties if 0 < chain.settle_messages <= unsettled[p])
+            unsettled = [0 if party in due else unsettled[party] for party in parties]
             yield Turn(step, None), due
         return
     first = 0
@@ -141,7 +161,8 @@ def _turns(chain: Chain, *, steps: int) -> Iterator[tuple[Turn, bool]]:
         )
         for turn in turns:
             drained = turn == Turn(len(stretch) - 1, None)
-            yield replace(turn, step=first + turn.step), drained and chain.settle_messages > 0
+            settles = drained and chain.settle_messages > 0
+            yield replace(turn, step=first + turn.step), (0,) if settles else ()
         first += len(stretch)
 
 
@@ -151,8 +172,8 @@ def _stretch(chain: Chain, steps: int) -> list[int]:
         [chain.micro_batches] * steps,
         first=0,
         every=steps + 1,
-        kinds=chain.messages // chain.micro_batches,
-        most=chain.settle_messages or steps * chain.messages,
+        kinds=chain.messages() // chain.micro_batches,
+        most=chain.settle_messages or steps * chain.messages(),
     )
     return list(counts)
 
@@ -160,7 +181,9 @@ def _stretch(chain: Chain, steps: int) -> list[int]:
 def _seconds(chain: Chain) -> dict[Op, float]:
     return {
         Op.BOTTOM: chain.bottom_s,
+        Op.RELAY: chain.relay_s,
         Op.TOP: chain.top_s,
+        Op.RELAY_BACKWARD: chain.relay_backward_s,
         Op.BOTTOM_BACKWARD: chain.bottom_backward_s,
     }
 
@@ -172,7 +195,7 @@ def _compute(chain: Chain, route: _Route, *, place: int, name: str) -> Process:
         assert message is not None
         where = (message.micro_batch, message.step)
         if message.kind == _SETTLE:
-            yield Put(name, TRUSTED, Message(_SETTLE, *where, _SETTLE_BYTES, TRUSTED))
+            yield Put(name, TRUSTED, message)
             continue
         forward = message.kind == _FORWARD
         seconds = costs.forward_s if forward else costs.backward_s
@@ -181,12 +204,4 @@ def _compute(chain: Chain, route: _Route, *, place: int, name: str) -> Process:
         if put is not None:
             yield put
         if not forward and message.micro_batch == chain.micro_batches - 1:
-            yield Work(name, "update", where, chain.stage_update_s)
-
-
-def _relay(chain: Chain) -> Process:
-    while True:
-        message = yield Take(RELAY)
-        assert message is not None
-        yield Work(RELAY, message.kind, (message.micro_batch, message.step), chain.relay_s)
-        yield Put(RELAY, message.to, message)
+            yield Work(name, "update", where, costs.update_s)

@@ -12,7 +12,9 @@ _LEAST_LABEL = 16
 _TICKS = 8
 _COLOURS = {
     "bottom": "#2f6fab",
+    "relay": "#7d6bb0",
     "top": "#3d8f57",
+    "relay_backward": "#b3a6d6",
     "bottom_backward": "#8aa7c4",
     "forward": "#5b7fb5",
     "backward": "#c07a3a",
@@ -21,7 +23,9 @@ _COLOURS = {
 }
 _SAID = {
     "bottom": "bottom forward",
+    "relay": "relay",
     "top": "top, loss and its backward",
+    "relay_backward": "relay back",
     "bottom_backward": "bottom backward",
     "forward": "forward",
     "backward": "backward",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeAlias
 
-from splitlearn.pipeline.chain import RELAY, TRUSTED, Chain, Pipe, Span
+from splitlearn.pipeline.chain import TRUSTED, Chain, Pipe, Span
 
 __all__ = ["Message", "Process", "Put", "Take", "Work", "World"]
 
@@ -21,14 +21,13 @@ _ACK_S = 0.05
 
 @dataclass(frozen=True)
 class Message:
-    """What is on a wire. size: bytes."""
+    """What is on a wire. size: bytes. leg: of its way through the chain, 0 between bottom and first stage."""
 
     kind: str
     micro_batch: int
     step: int
     size: int
-    # Where a relay sends it on to; the one it is for otherwise.
-    to: str
+    leg: int
 
 
 @dataclass(frozen=True)
@@ -184,10 +183,9 @@ class World:
     def _lane(self, source: str, dest: str) -> _Lane:
         chain, key = self._chain, (source, dest)
         if key not in self._lanes:
-            at_home = {TRUSTED, RELAY}
-            if source in at_home:
+            if source == TRUSTED:
                 wire, back_s = self._up, chain.down.delay_s
-            elif dest in at_home:
+            elif dest == TRUSTED:
                 wire, back_s = self._down, chain.up.delay_s
             else:
                 wire, back_s = _Wire(chain.between), chain.between.delay_s

@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -80,7 +80,7 @@ train_bottom = {train_bottom}
 [codec]
 {codecs}
 [optimiser]
-learning_rate = 2e-4
+learning_rate = {rate}
 [schedule]
 epochs = {epochs}
 batch_size = 32
@@ -104,22 +104,38 @@ PCA = '[cut.upper]\nmethod = "pca"\nrank = 8\npublic_text = "public.txt"'
 class Recipe:
     """How a run is cut and what travels.
 
-    bottoms: whether the bottom trains, each tried. points: accuracy may be so much below the unsplit
-    run's, in percent; ratio: times fewer bytes than the rows in float32; upper_ratio: those of the
-    upper cut's frames alone.
+    bottoms: whether the bottom trains, each tried. rate: of learning. points: accuracy may be so much
+    below the better unsplit run's, in percent; ratio: times fewer bytes than the rows in float32;
+    upper_ratio: those of the upper cut's frames alone.
     """
 
     bottoms: tuple[bool, ...]
     upper: str = ""
     codecs: str = DEMO_CODECS
     micro_batches: int = 2
+    rate: str = "2e-4"
     points: float | None = None
     ratio: float | None = None
     upper_ratio: float | None = None
 
 
+NARROW = Recipe(
+    bottoms=(False,),
+    upper=PCA,
+    codecs="""
+public_text = "public.txt"
+activation = "pca-transform-e0.22"
+output = "transform-e0.005"
+gradient = "transform-e0.02"
+""",
+    micro_batches=1,
+    points=1.0,
+    ratio=50.0,
+    upper_ratio=200.0,
+)
 RECIPES = {
     "unsplit": Recipe(bottoms=(False, True)),
+    "unsplit-faster": Recipe(bottoms=(False,), rate="4e-4"),
     "pca": Recipe(bottoms=(False, True), upper=PCA, points=1.0, ratio=14.0),
     "sft": Recipe(bottoms=(False, True), upper='[cut.upper]\nmethod = "sft"\nrank = 8'),
     "transform": Recipe(
@@ -135,21 +151,11 @@ input_gradient = "transform-e0.2"
         points=0.5,
         ratio=20.0,
     ),
-    "narrow-transform": Recipe(
-        bottoms=(False,),
-        upper=PCA,
-        codecs="""
-public_text = "public.txt"
-activation = "pca-transform-e0.22"
-output = "transform-e0.005"
-gradient = "transform-e0.02"
-""",
-        micro_batches=1,
-        points=1.0,
-        ratio=50.0,
-        upper_ratio=200.0,
-    ),
+    "narrow-transform": NARROW,
+    # A cut of so low a rank has to be learnt beside the task.
+    "narrow-transform-faster": replace(NARROW, rate="4e-4"),
 }
+UNSPLIT = ("unsplit", "unsplit-faster")
 EVALUATE = 'evaluate = "evaluate.jsonl"'
 COMPUTE = """
 [run]
@@ -176,9 +182,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=tuple(RECIPES))
     arguments = parser.parse_args()
-    done: dict[str, dict[str, float]] = (
-        json.loads(RESULT.read_text())["runs"] if RESULT.exists() else {}
-    )
+    before = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    same = before.get("sentences") == arguments.sentences
+    done: dict[str, dict[str, float]] = before["runs"] if same else {}
     for seed in arguments.seeds:
         for method in arguments.recipes:
             for train_bottom in RECIPES[method].bottoms:
@@ -188,11 +194,11 @@ def main() -> None:
                 with tempfile.TemporaryDirectory() as folder:
                     place = Path(folder)
                     write_data(place, seed=seed, arguments=arguments)
-                    run = plain if method == "unsplit" else split
+                    run = plain if method in UNSPLIT else split
                     done[name] = run(place, method=method, train_bottom=train_bottom, seed=seed)
                 print(name, json.dumps(done[name]), flush=True)
-                report(done)
-    print(json.dumps(report(done)["summary"], indent=2))
+                report(done, sentences=arguments.sentences)
+    print(json.dumps(report(done, sentences=arguments.sentences)["summary"], indent=2))
 
 
 def write_data(place: Path, *, seed: int, arguments: argparse.Namespace) -> None:
@@ -246,6 +252,7 @@ def job(
             upper=RECIPES[method].upper,
             codecs=RECIPES[method].codecs,
             micro_batches=RECIPES[method].micro_batches,
+            rate=RECIPES[method].rate,
             epochs=EPOCHS,
         )
     )
@@ -350,7 +357,7 @@ def free_port() -> int:
         return port
 
 
-def report(done: dict[str, dict[str, float]]) -> dict[str, object]:
+def report(done: dict[str, dict[str, float]], *, sentences: int) -> dict[str, object]:
     """Write and return all runs and their means."""
     summary: dict[str, dict[str, float]] = {}
     for method, recipe in RECIPES.items():
@@ -359,12 +366,13 @@ def report(done: dict[str, dict[str, float]]) -> dict[str, object]:
             if not runs:
                 continue
             means = {key: statistics.mean(run[key] for run in runs) for key in runs[0]}
-            whole = summary.get(f"unsplit, {bottom}")
-            if whole is not None:
-                means["points_below_unsplit"] = 100 * (whole["accuracy"] - means["accuracy"])
+            wholes = [summary[f"{u}, {bottom}"] for u in UNSPLIT if f"{u}, {bottom}" in summary]
+            if wholes:
+                best = max(whole["accuracy"] for whole in wholes)
+                means["points_below_unsplit"] = 100 * (best - means["accuracy"])
             summary[f"{method}, {bottom}"] = {"runs": len(runs), **means}
     result = {
-        "sentences": SENTENCES,
+        "sentences": sentences,
         "epochs": EPOCHS,
         "recipes": {name: asdict(recipe) for name, recipe in RECIPES.items()},
         "summary": summary,

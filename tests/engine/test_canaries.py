@@ -6,8 +6,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from safetensors.torch import load_file
 
-from splitlearn.audit import Blobs, Payload, read_records
+from splitlearn.audit import Blobs, Payload, RunOpen, read_records
 from splitlearn.engine.canaries import (
     CANARIES,
     CanaryExposure,
@@ -20,6 +21,7 @@ from splitlearn.errors import AuditError, ManifestError
 from splitlearn.leakage import Budget
 from splitlearn.manifest import load_job
 from splitlearn.roles import Kind
+from tests.chains import run_chain
 from tests.jobs import Changes, make_job, public_lines
 from tests.rig import run_in_memory
 
@@ -36,8 +38,18 @@ def run(folder: Path, changes: Changes | None = None) -> Path:
     prepared = made(folder / "job", changes)
     log = folder / "clinic" / "audit"
     run_in_memory(folder, prepared.run, steps=prepared.data.steps)
-    write_canaries(log, prepared, max_length=16)
+    write_canaries([log], prepared, max_length=16)
     return log
+
+
+def run_through_a_chain(folder: Path, changes: Changes | None = None) -> list[Path]:
+    """The same of a run of two compute parties; the folders of the logs of what each was sent."""
+    farm = {"party": "farm", "dial": "127.0.0.1:2", "first": 2}
+    prepared = made(folder / "job", {"[chain]": farm, **(changes or {})})
+    ended = run_chain(folder, prepared.run, steps=prepared.data.steps)
+    logs = [host.clinic.log.folder for host in ended.hosts]
+    write_canaries(logs, prepared, max_length=16)
+    return logs
 
 
 def attack(folder: Path, log: Path) -> CanaryExposure:
@@ -121,6 +133,36 @@ def test_where_no_gradient_leaves_no_label_is_attacked(tmp_path: Path) -> None:
     assert (found.gradients, found.labels) == (0, None)
 
 
+def test_of_a_chain_each_party_is_attacked_in_what_it_was_sent(tmp_path: Path) -> None:
+    logs = run_through_a_chain(tmp_path)
+    opened = [r for log in logs for _, r in read_records(log) if isinstance(r, RunOpen)]
+    assert [r.cut for r in opened] == [(1, 2), (2, 3)]
+    for one in (attack(tmp_path, log) for log in logs):
+        assert (one.activations, one.gradients) == (12, 24)
+        assert one.text is not None
+        assert one.text.best.top1 > 0.9
+        assert one.labels is not None
+        assert one.labels.best.auc is not None
+        assert one.labels.best.auc > 0.9
+
+
+def test_each_log_of_a_chain_has_the_bases_of_its_own_cuts_only(tmp_path: Path) -> None:
+    changes: Changes = {
+        "cut.lower": {"method": "pca", "rank": 8, "public_text": "public.txt"},
+        "codec": {"output": "pca-transform-e0.1", "public_text": "public.txt"},
+    }
+    first, second = run_through_a_chain(tmp_path, changes)
+    kept = [set(load_file(log / CANARIES / "bases.safetensors")) for log in (first, second)]
+    assert kept == [
+        {"lower.mean", "lower.components"},
+        {"output.mean", "output.vectors"},
+    ]
+    for log in (first, second):
+        found = attack(tmp_path, log)
+        assert found.text is not None
+        assert found.text.best.top1 > max(one.top1 for one in found.text.baselines)
+
+
 def test_frames_that_were_destroyed_are_passed_over(tmp_path: Path) -> None:
     log = run(tmp_path)
     with pytest.raises(AuditError, match="does not open with this run key"):
@@ -138,7 +180,7 @@ def test_a_log_without_canaries_says_what_to_do(tmp_path: Path) -> None:
     prepared = prepare(load_job(make_job(tmp_path / "job")))
     run_in_memory(tmp_path, prepared.run, steps=prepared.data.steps)
     log = tmp_path / "clinic" / "audit"
-    write_canaries(log, prepared, max_length=16)
+    write_canaries([log], prepared, max_length=16)
     assert not (log / CANARIES).exists()
     with pytest.raises(AuditError, match="a run with canaries leaves it"):
         attack(tmp_path, log)

@@ -88,7 +88,6 @@ def test_one_table_where_several_may_be_is_told_how_to_be_written(tmp_path: Path
         ({"codec": {"inner": "pca-0.3"}}, "codec.inner is pca-0.3, and what goes between"),
         ({"codec": {"activation": "delta-int4"}}, "codec.activation is delta-int4, and rows are"),
         ({"schedule": {"staleness": 1}}, "schedule.staleness is 1, and steps do not interleave"),
-        ({"canary": {"file": "train.tsv"}}, "canary.file has no use with [[chain]]"),
     ],
 )
 def test_what_does_not_go_with_a_chain_is_refused(

@@ -25,8 +25,8 @@ def clinic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return job.parent
 
 
-def attack(clinic: Path, *more: str) -> tuple[int, str]:
-    command = ["audit", "attack", str(clinic / "run" / "audit"), "--quick"]
+def attack(clinic: Path, *more: str, log: str = "audit") -> tuple[int, str]:
+    command = ["audit", "attack", str(clinic / "run" / log), "--quick"]
     command += ["--model", str(clinic / "model"), "--public-text", str(clinic / "public.txt")]
     done = CliRunner().invoke(app, [*command, *more])
     said = str(done.exception) if done.exception else ""
@@ -71,6 +71,26 @@ def test_the_owner_may_put_the_outcome_on_record(clinic: Path, tmp_path: Path) -
     assert json.loads((log / "canary" / "leakage.json").read_text())["at"] == "canary"
     verdict = CliRunner().invoke(app, ["audit", "verify", str(log)])
     assert verdict.exit_code == 0, verdict.output
+
+
+def test_what_each_party_of_a_chain_was_sent_is_attacked_in_its_own_log(tmp_path: Path) -> None:
+    job = make_clinic(
+        tmp_path,
+        {
+            "canary": {"file": "canary.jsonl", "rate": 0.3},
+            "[chain]": {"party": "farm", "dial": "127.0.0.1:2", "first": 2},
+        },
+    )
+    with gpuhost(tmp_path, job), gpuhost(tmp_path, job, party="farm", nowhere=2):
+        trusted.train(job, threads=1)
+    for log in ("audit", "audit-farm"):
+        code, said = attack(job.parent, "--to", str(tmp_path / f"{log}.json"), log=log)
+        assert code == 0, said
+        figures = msgspec.json.decode((tmp_path / f"{log}.json").read_bytes(), type=Measured)
+        assert figures.tokens is not None
+        assert figures.tokens > 0.9
+        assert figures.label_auc is not None
+        assert figures.label_auc > 0.9
 
 
 @pytest.mark.parametrize(

@@ -186,8 +186,46 @@ def test_with_link_and_speeds_no_torch_is_imported(job: Path) -> None:
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True)
 
 
-def test_a_chain_of_compute_parties_is_not_planned_for(tmp_path: Path) -> None:
-    chain = {"party": "farm", "dial": "127.0.0.1:2", "first": 2}
-    path = make_job(tmp_path, changes={"[chain]": chain})
-    with pytest.raises(ManifestError, match="plan knows jobs with one"):
-        run(path, "--link", "20mbit/20ms")
+CHAIN: Changes = {"[chain]": {"party": "farm", "dial": "127.0.0.1:2", "first": 3}}
+
+
+def test_a_chain_is_planned_with_its_inner_cuts_as_they_are(tmp_path: Path) -> None:
+    codec = {**FULL["codec"], "inner": "int8", "inner_gradient": "fp16"}
+    path = make_job(tmp_path, changes={**FULL, **CHAIN, "codec": codec})
+    (tmp_path / "speeds.toml").write_text(write_speeds(SPEEDS), encoding="utf-8")
+    found = planned(path)
+    given, best = found["job"], found["plan"]
+    assert given["setting"]["starts"] == best["setting"]["starts"] == [3]
+    assert given["setting"]["inner"] == ["int8", "fp16"]
+    assert given["limit_s"] <= given["step_s"]
+    assert best["step_s"] <= given["step_s"]
+    assert given["error"] == best["error"] == 0.01
+    assert {"compute 1", "compute 2"} <= set(given["busy_s"])
+    shown = run(path, "--link", "20mbit/20ms", "--speeds", tmp_path / "speeds.toml")
+    assert "layers [2, 3) + [3, 5) of 6" in shown.stdout
+    assert "inner_gradient" in shown.stdout
+    assert "4 equal stages" in shown.stdout
+    assert "staleness = 1 would" not in shown.stdout
+
+
+def test_a_chain_without_a_layer_for_its_last_party_is_not_planned(tmp_path: Path) -> None:
+    path = make_job(tmp_path, changes={**FULL, "[chain]": CHAIN["[chain]"] | {"first": 5}})
+    (tmp_path / "speeds.toml").write_text(write_speeds(SPEEDS), encoding="utf-8")
+    with pytest.raises(ManifestError, match=r"chain\.first is 5 for farm"):
+        planned(path)
+
+
+def test_speeds_measured_for_a_chain_have_its_inner_codecs(tmp_path: Path) -> None:
+    inner = {"inner": "transform-e0.17", "inner_gradient": "transform-e0.19"}
+    path = make_job(
+        tmp_path,
+        changes={
+            **FULL,
+            "codec": {**FULL["codec"], **inner},
+            "[chain]": CHAIN["[chain]"] | {"first": 2},
+            "cut": {"bottom": 1, "mode": "full"},
+        },
+    )
+    kept = tmp_path / "measured.toml"
+    run(path, "--link", "10mbit/5ms", "--save-speeds", kept, "--threads", 1, "--json")
+    assert set(inner.values()) <= set(load_speeds(kept).codecs)

@@ -35,7 +35,7 @@ def test_the_figures_of_a_chain_are_sums_of_layers_messages_and_codecs() -> None
     assert chain.bottom_backward_s == pytest.approx(2 * back_s + 5e-4 + 1e-6 * padded + in_s)
     assert chain.stages[0].forward_s == pytest.approx(3 * layer_s + in_s + out_s)
     assert chain.stages[0].backward_s == pytest.approx(3 * back_s + in_s + out_s)
-    assert (chain.update_s, chain.stage_update_s) == pytest.approx((3e-3, 3e-3))
+    assert (chain.update_s, chain.stages[0].update_s) == pytest.approx((3e-3, 3e-3))
     assert chain.output == pytest.approx(floats, rel=0.02)
     assert chain.activation - chain.output == pytest.approx(2 * 8, abs=1)
 
@@ -54,7 +54,7 @@ def test_codecs_ranks_and_modes_decide_the_bytes() -> None:
     assert found.up == pytest.approx(values * 2 * 10, rel=0.1)
     assert found.error == 0.0002
     assert found.chain.gradient is None
-    assert found.chain.stage_update_s == 0
+    assert found.chain.stages[0].update_s == 0
     assert found.largest == found.chain.activation
 
 
@@ -63,6 +63,40 @@ def test_a_frozen_bottom_gets_no_gradient_and_no_update() -> None:
     assert found.chain.input_gradient is None
     assert found.chain.update_s == pytest.approx(1e-3)
     assert found.down == 4 * found.chain.output
+
+
+FARMED = replace(GIVEN, starts=(3,), inner=("fp16", "int8"), codecs=PLAIN)
+
+
+def test_a_chain_shares_the_trunk_out_and_what_lies_between_is_paid_twice() -> None:
+    alone, shared = (cost(one, speeds=SPEEDS, link=LINK) for one in (GIVEN, FARMED))
+    chain, floats = shared.chain, 4 * 8 * 40.0 * 100
+    assert chain.relayed
+    assert [stage.update_s for stage in chain.stages] == pytest.approx([1e-3, 2e-3])
+    assert chain.stages[1].forward_s > chain.stages[0].forward_s
+    assert chain.hops[0] == pytest.approx(floats / 2, rel=0.05)
+    assert chain.back_hops[0] == pytest.approx(floats / 4, rel=0.1)
+    between = 4 * (chain.hops[0] + chain.back_hops[0])
+    assert (shared.up - alone.up, shared.down - alone.down) == (between, between)
+    assert (alone.error, shared.error) == (0.0, 0.01)
+    assert (chain.bottom_s, chain.top_s) == (alone.chain.bottom_s, alone.chain.top_s)
+    in_s = [1e-3 + floats / (1e6 * mb_s) for mb_s in (5e3, 1e3)]
+    out_s = [1e-3 + 1e-9 * floats + floats / (1e6 * mb_s) for mb_s in (5e3, 1e3)]
+    assert chain.relay_s == pytest.approx(in_s[0] + out_s[0])
+    assert chain.relay_backward_s == pytest.approx(in_s[1] + out_s[1])
+
+
+def test_a_chain_without_gradients_relays_none() -> None:
+    found = cost(replace(FARMED, gradients=False, returns=False), speeds=SPEEDS, link=LINK)
+    assert found.chain.back_hops == ()
+    assert found.error == 0.0002  # the codec of gradients is not used
+    assert found.limit_s <= simulate(found.chain).step_s
+
+
+def test_with_many_micro_batches_a_chain_comes_near_its_limit() -> None:
+    slow = Link.of(mbit=10, rtt_ms=20)
+    found = cost(replace(FARMED, micro_batches=8), speeds=SPEEDS, link=slow)
+    assert found.limit_s <= simulate(found.chain).step_s <= 1.2 * found.limit_s
 
 
 def test_a_codec_without_figures_is_named() -> None:

@@ -10,6 +10,7 @@ from splitlearn.pipeline.planner import (
     Plan,
     Wanted,
     closed_forms,
+    interleaved,
     late_messages,
     leakage,
     one,
@@ -41,6 +42,29 @@ def test_candidates_show_the_peer_no_earlier_layer_and_no_gradient_nearer_to_the
     assert all(c.in_flight <= 16 for c in some)
     assert len(set(some)) == len(some)
     assert {(c.first, c.last) for c in candidates(move_cuts=False)} == {(2, 5)}
+
+
+def test_cuts_between_parties_of_a_chain_stay_and_the_outer_ones_keep_a_layer_for_each() -> None:
+    chained = replace(GIVEN, first=1, starts=(3,), inner=("fp16", "int8"))
+    some = candidates(chained)
+    assert chained in some
+    assert {c.starts for c in some} == {(3,)}
+    assert {(c.first, c.last) for c in some} == {(1, 4), (1, 5), (2, 4), (2, 5)}
+    between = {(c.codecs, c.inner) for c in some}
+    assert (GIVEN.codecs, ("fp16", "int8")) in between
+    assert (("int8", "int8", "fp16", "fp16"), ("int8", "fp16")) in between
+    basis = ("pca-transform-e0.1", "pca-transform-e0.1", "fp16", "fp16")
+    (kept,) = {c.inner for c in settings(chained, layers=6, codecs=[basis]) if c.codecs == basis}
+    assert kept == chained.inner
+    assert interleaved(one(chained, speeds=SPEEDS, link=LINK), speeds=SPEEDS, link=LINK) is None
+
+
+def test_closed_forms_of_a_chain_count_its_stages_and_both_ways_of_a_relay() -> None:
+    chained = one(replace(GIVEN, starts=(3, 4), inner=PLAIN[:2]), speeds=SPEEDS, link=LINK)
+    closed = closed_forms(chained.costed.chain)
+    assert closed.alone_s < closed.overlapped_s <= closed.blocking_s
+    apart = replace(chained.costed.chain, relayed=False, between=Pipe())
+    assert closed_forms(apart).overlapped_s < closed.overlapped_s
 
 
 def test_a_batch_of_few_examples_is_cut_into_no_more() -> None:
@@ -129,6 +153,14 @@ def test_a_message_that_cannot_meet_its_deadline_is_told() -> None:
     assert "an output takes" in late[0]
     assert "run.deadline_s is 60" in late[1]
     assert late_messages(chain, deadline_s=1e6) == []
+    chained = replace(GIVEN, starts=(3,), inner=PLAIN[:2])
+    slow = Link(Pipe(1e4, 0.0), Pipe(1e9, 0.0))
+    late = late_messages(cost(chained, speeds=SPEEDS, link=slow).chain, deadline_s=60.0)
+    assert [said.split(" takes")[0] for said in late] == [
+        f"{what} of compute party {n}"
+        for n in (1, 2)
+        for what in ("an output", "an input gradient")
+    ]
     assert (
         len(late_messages(replace(chain, gradient=None, input_gradient=None), deadline_s=60)) == 1
     )

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from splitlearn.channel.control import MAX_ZEROS
 from splitlearn.channel.link import MAX_PROBES
-from splitlearn.pipeline.probe import ZEROS, fit_link
+from splitlearn.pipeline.chain import Pipe
+from splitlearn.pipeline.costs import Link
+from splitlearn.pipeline.probe import ZEROS, fit_link, slowest
 
 
 class Line:
@@ -57,3 +59,10 @@ def test_a_link_without_a_limit_has_none() -> None:
 
 def test_probes_are_as_large_as_the_channel_takes() -> None:
     assert ZEROS == MAX_ZEROS
+
+
+def test_of_several_links_the_worst_of_each_way_is_planned_with() -> None:
+    near = Link(Pipe(1e6, 0.1), Pipe(None, 0.1))
+    far = Link(Pipe(None, 0.3), Pipe(None, 0.2))
+    assert slowest([near, far]) == Link(Pipe(1e6, 0.3), Pipe(None, 0.2))
+    assert slowest([near]) == near

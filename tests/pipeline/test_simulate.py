@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from splitlearn.pipeline.chain import Chain, Pipe, StageCosts
 from splitlearn.pipeline.costs import limit_s
 from splitlearn.pipeline.formulas import overlapped_s
+from splitlearn.pipeline.schedule import ORDERS
 from splitlearn.pipeline.simulate import simulate
-from tests.pipeline.test_chain import chain, chains, seconds
+from tests.pipeline.test_chain import chain, chains, relayed, seconds
 
 
 def test_one_micro_batch_goes_there_and_back_twice() -> None:
@@ -39,7 +40,7 @@ def test_no_step_is_shorter_than_the_busiest_or_longer_than_all_in_a_row(c: Chai
     lanes = {span.lane for span in found.spans}
     busy_s = [found.busy_s(lane) for lane in lanes]
     assert found.step_s >= max(busy_s) * (1 - 1e-9) or c.input_gradient is None
-    delays_s = c.messages * max(c.up.delay_s, c.down.delay_s)
+    delays_s = c.messages() * max(c.up.delay_s, c.down.delay_s)
     assert max(found.ends_s) / 2 <= sum(busy_s) + delays_s + 1e-9
 
 
@@ -124,7 +125,7 @@ def test_a_small_window_pays_the_round_trip_again_and_again() -> None:
 def test_a_settlement_costs_a_round_trip_every_so_many_messages() -> None:
     far = chain(up=Pipe(None, 1.0), down=Pipe(None, 1.0))
     without, every = (
-        simulate(replace(far, settle_messages=n), steps=4).ends_s[-1] for n in (0, far.messages)
+        simulate(replace(far, settle_messages=n), steps=4).ends_s[-1] for n in (0, far.messages())
     )
     assert every == pytest.approx(without + 4 * 2.0)
 
@@ -137,6 +138,41 @@ def test_a_second_compute_party_is_a_further_stage() -> None:
     whole, halves = simulate(one, steps=1), simulate(two, steps=1)
     assert halves.busy_s("compute 1") == halves.busy_s("compute 2") == whole.busy_s("compute") / 2
     assert halves.ends_s[0] < whole.ends_s[0]
+
+
+@given(c=relayed)
+def test_a_relaying_party_does_what_the_engines_schedule_says_in_that_order(c: Chain) -> None:
+    done = [(s.what, s.micro_batch) for s in simulate(c, steps=1).spans if s.lane == "trusted"]
+    actions = ORDERS[c.order](
+        c.micro_batches,
+        in_flight=c.in_flight,
+        parties=len(c.stages),
+        gradients=True,
+        backward=c.input_gradient is not None,
+    )
+    assert done == [*((a.op.value, a.micro_batch) for a in actions), ("update", 0)]
+
+
+@given(c=relayed)
+def test_no_step_of_a_relayed_chain_beats_its_limit(c: Chain) -> None:
+    found = simulate(c, steps=3)
+    end_s = max(span.end_s for span in found.spans)
+    assert end_s / 3 >= limit_s(c) * (1 - 1e-9)
+
+
+def test_every_party_of_a_relayed_chain_is_settled_with_in_turn() -> None:
+    two = chain(
+        stages=(StageCosts(1.0, 2.0), StageCosts(1.0, 2.0)),
+        hops=(100,),
+        back_hops=(100,),
+        relayed=True,
+        up=Pipe(None, 1.0),
+        down=Pipe(None, 1.0),
+    )
+    without, every = (
+        simulate(replace(two, settle_messages=n), steps=4).ends_s[-1] for n in (0, two.messages())
+    )
+    assert every == pytest.approx(without + 4 * 2 * 2.0)
 
 
 def test_a_staleness_of_one_halves_a_step_that_is_all_delay() -> None:

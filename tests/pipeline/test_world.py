@@ -8,10 +8,10 @@ from hypothesis import given
 
 from splitlearn.pipeline.chain import Chain, Pipe, StageCosts
 from splitlearn.pipeline.simulate import simulate
-from tests.pipeline.test_chain import chain, chains
+from tests.pipeline.test_chain import chain, chains, relayed
 
 
-@given(c=chains)
+@given(c=chains | relayed)
 def test_nobody_and_no_wire_does_two_things_at_once(c: Chain) -> None:
     found = simulate(c, steps=2)
     for lane in {span.lane for span in found.spans}:
@@ -37,9 +37,10 @@ def test_a_relayed_hop_takes_two_links_and_a_direct_one_takes_its_own() -> None:
         down=Pipe(800.0),
         between=Pipe(8000.0),
         relay_s=0.125,
+        relay_backward_s=0.125,
     )
-    direct, relayed = (
-        simulate(replace(two, relayed=relayed), steps=1).ends_s[0] for relayed in (False, True)
+    direct, through_us = (
+        simulate(replace(two, relayed=way), steps=1).ends_s[0] for way in (False, True)
     )
     assert direct == pytest.approx(1 + 1 + 1 + 0.1 + 1 + 1 + 3 + 1 + 2 + 0.1 + 2 + 1 + 2)
-    assert relayed == pytest.approx(direct + 2 * (2.125 - 0.1))
+    assert through_us == pytest.approx(direct + 2 * (2.125 - 0.1))
