@@ -56,6 +56,8 @@ def pretrain(
     _say(f"finished; results lie in {places.folder}")
 
 
+# In the job's folder: what Flower says of its runs.
+FLOWER = "flower.txt"
 # Seconds between two looks at a run.
 _LOOK_S = 0.5
 # A conductor that lets go of the job ends its run within a second; one that was killed never does.
@@ -90,8 +92,8 @@ class _Pursuit:
             if not ended:
                 return
         raise ChannelError(
-            f"{self.attempts} runs ended before the job was finished, the last because {ended}; look at "
-            f"the lines above, then run splitlearn pretrain {self.job} again to go on"
+            f"{self.attempts} runs ended before the job was finished, the last because {ended}; see "
+            f"{self.places.folder / FLOWER}, then run splitlearn pretrain {self.job} again to go on"
         )
 
     def _attempt(self) -> str:
@@ -102,7 +104,7 @@ class _Pursuit:
         self._let_go()
         with Control(self.places.address) as control:
             self._run = self._submit(control)
-            follower = control.follow(self._run, _say)
+            follower = control.follow(self._run, self._note)
             try:
                 state = self._watch(control, self._run)
             except KeyboardInterrupt:
@@ -113,6 +115,13 @@ class _Pursuit:
             finally:
                 follower.close()
         return self._judge(state)
+
+    def _note(self, line: str) -> None:
+        """Flower's own lines, traces among them, are for whoever looks for them."""
+        from splitlearn.identity import files
+
+        place = files.make_folder(self.places.folder) / FLOWER
+        files.append(place, f"{line}\n".encode())
 
     def _submit(self, control: "Control") -> int:
         """Wait for the coordinator where it is away, for as long as patience lasts."""

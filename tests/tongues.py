@@ -50,12 +50,12 @@ warmup_steps = 4
 count = {rounds}
 steps = {steps}
 held_out = 2
-deadline_s = 60
-silence_s = 10
+deadline_s = 120
+silence_s = 20
 gather_s = 0
 least = {least}
 buffer = 4
-save_every = 5
+save_every = {save_every}
 
 [policy]
 file = "hub/policy.toml"
@@ -125,6 +125,7 @@ def tongues(
     processes: int = 1,
     generator_processes: int = 1,
     more: str = "",
+    save_every: int = 5,
     control: int = 1,
     port: int = 1,
 ) -> Tongues:
@@ -144,6 +145,7 @@ def tongues(
             processes=processes,
             width=WIDTH,
             control=control,
+            save_every=save_every,
         )
     )
     generators = {}

@@ -1,10 +1,10 @@
-"""A coordinator, two generators and a job as their people start them: processes, TLS, real Flower.
+"""A hub and two generators as their people start them: processes, TLS, real Flower, real training.
 
-What trains is replaced by small functions (`rounds_hooks`). Everything runs where nothing but loopback
-can be reached, where the system permits such a place, and every call outside is noted wherever it runs.
-The tests share the processes and run in their order.
+Everything runs where nothing but loopback can be reached, where the system permits such a place, and
+every call outside is noted wherever it runs. The tests share the processes and run in their order.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -14,51 +14,38 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from splitlearn import audit
+from splitlearn.audit import Payload, read_records
 from splitlearn.coordination.claims import held
-from tests.federation import make_identity
 from tests.netns import Place, only_loopback
+from tests.tongues import Tongues, tongues
 
 ROOT = Path(__file__).parents[2]
-HOOKS = Path(__file__).parent / "rounds_hooks"
-PARTIES = ("anna", "bert")
+HOOKS = Path(__file__).parent / "call_hooks"
+LANGUAGES = {"anna": "aa", "bert": "bb"}
 FLEET, CONTROL = 28471, 28472
+ROUNDS, STEPS, SAVE_EVERY = 3, 500, 20
 # A fact that has not come by then never will; on a busy machine each of Flower's processes takes ten
 # seconds to begin.
 PATIENCE_S = 150.0
 
-NODE = """
-[identity]
-folder = "../{party}-generator"
-[coordinator]
-address = "127.0.0.1:{port}"
-party = "trainer"
-[text]
-says = "what {party} says"
-"""
-
-JOB = """
-[run]
-folder = "{name}"
-[coordinator]
-address = "127.0.0.1:{port}"
-[test]
-parties = ["anna", "bert"]
-rounds = {rounds}
-takes_s = {takes_s}
-"""
-
 
 @dataclass
 class Organisations:
-    """All parties on one machine, in `folder`."""
+    """All parties on one machine, with the files of `made`."""
 
-    folder: Path
+    made: Tongues
     place: Place
     running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     began: int = 0
+
+    @property
+    def folder(self) -> Path:
+        return self.made.folder
 
     def start(self, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
         self.began += 1
@@ -78,32 +65,34 @@ class Organisations:
 
     def coordinate(self) -> None:
         self.start(
-            *("coordinator", "coordinator", "up", "--folder", "trainer-discriminator"),
+            *("coordinator", "coordinator", "up", "--folder", "hub-discriminator"),
             *("--port", str(FLEET), "--control-port", str(CONTROL)),
         )
 
     def generate(self, party: str) -> None:
-        self.start(party, "generator", "run", f"{party}/generator.toml")
+        self.start(party, "generator", "run", f"{party}.toml")
 
-    def pretrain(self, name: str, **settings: object) -> "subprocess.Popen[bytes]":
-        told = {"rounds": 1, "takes_s": 0.0, **settings}
-        text = JOB.format(name=name, port=CONTROL, **told)
-        (self.folder / f"{name}.toml").write_text(text, encoding="utf-8")
-        return self.start(f"{name}-pretrain", "pretrain", f"{name}.toml")
+    def pretrain(self) -> "subprocess.Popen[bytes]":
+        return self.start("pretrain", "pretrain", "pretrain.toml")
 
     def said(self, name: str) -> str:
         return (self.folder / f"{name}.out").read_text(encoding="utf-8")
 
-    def rounds(self, job: str) -> list[dict[str, dict[str, object]]]:
-        path = self.folder / job / "rounds.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines]
+    def events(self, *kinds: str) -> list[dict[str, Any]]:
+        path = self.made.run / "events.jsonl"
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines if line.endswith(b"}")]
+        return [event for event in found if event["event"] in kinds]
 
-    def works(self, party: str) -> None:
-        """Wait until the party begins to work on a round."""
-        mark = self.folder / party / "working"
-        mark.unlink(missing_ok=True)
-        self.until(mark.exists)
+    def trains(self, *, beyond: int = 0) -> int:
+        """Wait until the newest process trains, past the step `beyond`; the step."""
+
+        def step() -> int:
+            told = self.events("begin", "steps")
+            return told[-1]["step"] if told and told[-1]["event"] == "steps" else 0
+
+        self.until(lambda: step() > beyond)
+        return step()
 
     def until(self, fact: Callable[[], object]) -> None:
         ends = time.monotonic() + PATIENCE_S
@@ -118,93 +107,115 @@ class Organisations:
         return code
 
     def story(self) -> str:
-        found = sorted(self.folder.glob("*.out"))
-        return "\n".join(f"--- {path.name}\n{path.read_text()[-3_000:]}" for path in found)
+        found = [*sorted(self.folder.glob("*.out")), self.made.run / "events.jsonl"]
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text()[-3_000:]}" for path in found if path.exists()
+        )
 
-    def left(self) -> list[str]:
-        """Commands of processes that somebody here started and that still run."""
+    def left(self) -> dict[int, str]:
+        """Processes that somebody here started and that still run, with their commands."""
         mark = f"SPLITLEARN_TEST_CALLS={self.folder / 'calls'}".encode()
-        found = []
+        found = {}
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 if mark in (process / "environ").read_bytes().split(b"\0"):
-                    found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                    command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    found[int(process.name)] = command
             except OSError:
                 continue
-        return [command for command in found if command]
+        return {number: command for number, command in found.items() if command}
 
     def close(self) -> None:
         for process in self.running.values():
             if process.poll() is None:
                 process.kill()
             process.wait()
+        for number in self.left():
+            os.kill(number, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
 def parties(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Organisations]:
-    folder = tmp_path_factory.mktemp("rounds")
-    make_identity(folder, "trainer", "discriminator")
+    made = tongues(
+        tmp_path_factory.mktemp("rounds"),
+        LANGUAGES,
+        rounds=ROUNDS,
+        steps=STEPS,
+        save_every=SAVE_EVERY,
+        port=FLEET,
+        control=CONTROL,
+    )
     with only_loopback() as place:
-        all_of_them = Organisations(folder, place)
-        for party in PARTIES:
-            make_identity(folder, party, "generator")
-            (folder / party).mkdir()
-            text = NODE.format(party=party, port=FLEET)
-            (folder / party / "generator.toml").write_text(text, encoding="utf-8")
+        all_of_them = Organisations(made, place)
         try:
             all_of_them.coordinate()
-            for party in PARTIES:
+            for party in LANGUAGES:
                 all_of_them.generate(party)
             yield all_of_them
         finally:
             all_of_them.close()
 
 
-# A dozen processes of two to five seconds of processor time each: a minute on two cores of one's own.
-@pytest.mark.timeout(900)
-def test_a_job_survives_a_killed_generator_an_interruption_and_a_killed_coordinator(
-    parties: Organisations,
-) -> None:
-    job = parties.pretrain("first", rounds=3, takes_s=0.5)
-    parties.until(lambda: len(parties.rounds("first")) == 1)
-    expected = {
-        party: {"round": 0, "text": f"what {party} says", "torch": False} for party in PARTIES
-    }
-    assert parties.rounds("first")[0] == expected
-    # A generator dies in the middle of a round, is started again, and is called to it again.
-    parties.works("bert")
+# Two dozen processes of two to eight seconds of processor time each: some minutes on two cores.
+@pytest.mark.timeout(1200)
+def test_a_run_survives_the_death_of_everybody_in_turn(parties: Organisations) -> None:
+    job = parties.pretrain()
+    parties.trains()
+    # A generator is killed in the middle of a round: the other one is trained on meanwhile.
     parties.running["bert"].kill()
     parties.running["bert"].wait()
+    before = len(parties.events("joined"))
     parties.generate("bert")
-    parties.until(lambda: len(parties.rounds("first")) == 2)
-    # Ctrl-C in the middle of a round: the run ends, and nobody conducts the job any more.
+    parties.until(lambda: [e["party"] for e in parties.events("joined")[before:]].count("bert"))
+    # The discriminator is killed in the middle of a round: it goes on from its newest checkpoint.
+    parties.trains(beyond=SAVE_EVERY)
+    (conductor,) = [n for n, command in parties.left().items() if "flwr-serverapp" in command]
+    os.kill(conductor, signal.SIGKILL)
+    begun = len(parties.events("begin"))
+    parties.until(lambda: len(parties.events("begin")) > begun)
+    assert parties.events("begin")[-1]["step"] == parties.events("kept")[-1]["step"] > 0
+    # Ctrl-C: the run ends, and nobody conducts the job any more.
+    parties.trains()
     job.send_signal(signal.SIGINT)
     assert parties.wait(job) == 130, parties.story()
-    assert "run splitlearn pretrain first.toml again to go on" in parties.said("first-pretrain")
-    assert len(parties.rounds("first")) == 2
-    assert not held(parties.folder / "first" / ".conducting")
+    assert "run splitlearn pretrain pretrain.toml again to go on" in parties.said("pretrain")
+    assert not held(parties.made.run / ".conducting")
     # The same command goes on. The coordinator dies, with it the run, and the job goes on in another.
-    job = parties.pretrain("first", rounds=3)
-    parties.until(lambda: held(parties.folder / "first" / ".conducting"))
+    job = parties.pretrain()
+    parties.until(lambda: held(parties.made.run / ".conducting"))
     parties.running["coordinator"].kill()
     parties.running["coordinator"].wait()
     parties.coordinate()
     assert parties.wait(job) == 0, parties.story()
-    found = parties.rounds("first")
-    for party in PARTIES:
-        assert [answers[party]["round"] for answers in found] == [0, 1, 2]
-    said = parties.said("first-pretrain")
-    assert "going on in a new run, 2 of at most 10" in said
-    assert "round 0 is done" in said
-    assert "finished; results lie in first" in said
-    # Nodes kept their numbers, and a generator that nobody touched is as it was.
-    assert parties.said("coordinator").count("registered bert") == 1
+    metrics = json.loads((parties.made.run / "metrics.json").read_text())
+    assert metrics["steps"] == ROUNDS * STEPS
+    assert len(metrics["rounds"]) == ROUNDS
+    assert set(metrics["auc"]) == {"aa", "bb", "worst"}
+    assert "finished; results lie in" in parties.said("pretrain")
+    # A generator that nobody touched is as it was, and the other kept its number.
     assert parties.running["anna"].poll() is None
+    assert parties.said("coordinator").count("registered bert") == 1
+
+
+def test_no_batch_was_taken_twice_and_the_logs_of_both_ends_agree(parties: Organisations) -> None:
+    for party in LANGUAGES:
+        ours = parties.made.run / f"audit-{party}"
+        theirs = parties.folder / party / "run" / "tongues" / "audit"
+        taken = [
+            record.step
+            for _, record in read_records(ours)
+            if isinstance(record, Payload) and record.kind == "ids" and record.phase == "train"
+        ]
+        assert len(taken) > 100
+        assert all(a is not None and b is not None and a < b for a, b in itertools.pairwise(taken))
+        for log in (ours, theirs):
+            assert audit.verify(log).exit == 0
+        assert audit.reconcile(ours, theirs).exit == 0
 
 
 def test_a_finished_job_is_not_begun_again(parties: Organisations) -> None:
-    assert parties.wait(parties.pretrain("first", rounds=3)) == 0
-    assert "the job in first is finished" in parties.said("first-pretrain")
+    assert parties.wait(parties.pretrain()) == 0
+    assert "is finished; choose another run.folder" in parties.said("pretrain")
 
 
 def test_nodes_are_listed_and_ctrl_c_ends_everything_and_leaves_nothing_behind(
