@@ -25,7 +25,7 @@ def doctor(
     settings: Annotated[
         Path | None,
         typer.Argument(
-            help="job.toml, compute.toml or generator.toml: whom to reach, and as whom."
+            help="job.toml, compute.toml, generator.toml or pretrain.toml: whom to reach, and as whom."
         ),
     ] = None,
     folder: Annotated[Path, typer.Option(help="This party's folder, without a settings file.")] = (
@@ -47,7 +47,7 @@ def doctor(
     side says in one line that it was asked.
     """
     if settings is not None:
-        aims = _read_node(settings) if _has(settings, "coordinator") else _read(settings)
+        aims = _read(settings)
     elif peer is None and (party or role):
         raise ManifestError("--party and --role say who should answer; give --peer HOST:PORT too")
     else:
@@ -67,6 +67,7 @@ def doctor(
 def _findings(aim: "_Aim") -> "tuple[Finding, ...]":
     """About ourselves, and about the one peer that `aim` has."""
     from splitlearn.identity import check_listen, examine
+    from splitlearn.identity.diagnose import check_port
 
     expected = _expected(aim)
     if aim.coordinator is not None:
@@ -77,6 +78,8 @@ def _findings(aim: "_Aim") -> "tuple[Finding, ...]":
         findings = (*findings, _opinion(aim.folder, address=aim.peer, peer=expected))
     if aim.listen is not None:
         findings = (*findings, check_listen(aim.listen))
+    if aim.control is not None:
+        findings = (*findings, check_port(aim.control, deadline_s=_OPINION_S))
     return findings
 
 
@@ -100,7 +103,8 @@ _CONVERSING = frozenset({Role.TRUSTED, Role.COMPUTE})
 class _Aim:
     """Whose folder is examined, and which peer should be reached or awaited where.
 
-    coordinator: where a generator's rounds are called from, in place of a peer.
+    coordinator: where a generator's rounds are called from, in place of a peer. control: the door of the
+    coordinator on this machine, for a discriminator.
     """
 
     folder: Path
@@ -109,6 +113,7 @@ class _Aim:
     party: str | None = None
     role: str | None = None
     coordinator: str | None = None
+    control: str | None = None
 
 
 def _read_node(settings: Path) -> tuple[_Aim, ...]:
@@ -119,10 +124,23 @@ def _read_node(settings: Path) -> tuple[_Aim, ...]:
     return (_Aim(folder=places.identity, coordinator=places.address, party=places.party),)
 
 
+def _read_hub(settings: Path) -> tuple[_Aim, ...]:
+    """A discriminator's: generators dial it, and it calls them by way of its own machine."""
+    from splitlearn.manifest import load_pretrain
+
+    job = load_pretrain(settings)
+    listen, control = str(job.listen.address), str(job.coordinator.address)
+    return (_Aim(folder=job.identity.folder, listen=listen, control=control),)
+
+
 def _read(settings: Path) -> tuple[_Aim, ...]:
     """One for each peer."""
     from splitlearn.manifest import load_compute, load_job
 
+    if _has(settings, "rounds"):
+        return _read_hub(settings)
+    if _has(settings, "coordinator"):
+        return _read_node(settings)
     # Only a trusted party has data; each role's peer is the other one.
     if _has(settings, "data"):
         job = load_job(settings)

@@ -13,6 +13,7 @@ from splitlearn.identity import Finding, Identity, Registrar
 from splitlearn.roles import Role
 from tests.federation import make_authority, make_identity
 from tests.jobs import Changes, make_job
+from tests.tongues import tongues
 
 app = typer.Typer()
 app.command()(doctor.doctor)
@@ -150,3 +151,15 @@ def test_a_generators_settings_are_examined_down_to_its_coordinators_clock(
     code, shown = run(str(settings))
     assert code == 2
     assert "coordinator" not in shown
+
+
+def test_a_hubs_settings_are_examined_down_to_its_coordinators_door(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        made = tongues(tmp_path / "up", {"ana": "aa"}, control=door.getsockname()[1])
+        code, shown = run(str(made.job))
+    assert code == 0
+    assert "ok    port: " in shown
+    made = tongues(tmp_path / "down", {"ana": "aa"}, control=1)
+    code, shown = run(str(made.job))
+    assert code == 5
+    assert "FAIL  port: peer at 127.0.0.1:1 refuses connections" in shown
