@@ -129,7 +129,8 @@ def _read_hub(settings: Path) -> tuple[_Aim, ...]:
     from splitlearn.manifest import load_pretrain
 
     job = load_pretrain(settings)
-    listen, control = str(job.listen.address), str(job.coordinator.address)
+    listen = str(job.listen.address) if job.listen.address.port else None
+    control = str(job.coordinator.address)
     return (_Aim(folder=job.identity.folder, listen=listen, control=control),)
 
 

@@ -41,6 +41,7 @@ ROOMS_OF = {
     "tokenizers": {"pretrain"},
     "flwr": {"coordination", "parties"},
     "uvicorn": {"coordination"},
+    "httpx": {"coordination"},
     "grpc": {"channel"},
     "cryptography": {"identity", "audit", "report"},
     "jinja2": {"report"},

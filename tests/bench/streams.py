@@ -5,7 +5,8 @@ demo's batches. `plain`: one process, one step after the other. `link`: each gen
 own that reaches the discriminator's through the emulator (50 Mbit/s, 40 ms round trip), with TLS, gates,
 policies and logs. Interleaved, medians. Writes out/bench/streams.json: tokens_per_s of both and their
 ratio (wanted: 0.95 or more). What a token costs on the wire is held by
-tests/integration/test_stream_bytes.py. Run as `python -m tests.bench.streams [--repeats 3] [--steps 60]`, on an idle machine.
+tests/integration/test_stream_bytes.py. Run as `python -m tests.bench.streams [--repeats 3] [--steps 60]`,
+on an idle machine.
 """
 
 import argparse
