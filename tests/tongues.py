@@ -25,7 +25,7 @@ folder = "{identity}"
 address = "127.0.0.1:{control}"
 
 [listen]
-address = "127.0.0.1:0"
+address = "127.0.0.1:{listen}"
 
 [vocabulary]
 file = "tokenizer.json"
@@ -128,6 +128,7 @@ def tongues(
     save_every: int = 5,
     control: int = 1,
     port: int = 1,
+    listen: int = 0,
 ) -> Tongues:
     """Write everything; `languages` by party. more: further lines of a generator's [vocabulary]."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -145,6 +146,7 @@ def tongues(
             processes=processes,
             width=WIDTH,
             control=control,
+            listen=listen,
             save_every=save_every,
         )
     )

@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from splitlearn.channel.base import Channel, PeerRestarted
 from splitlearn.engine.rounds import Terms
 from splitlearn.engine.talk import Talk
-from splitlearn.errors import ChannelError, IdentityError, PeerError, RefusedError, SplitLearnError
+from splitlearn.errors import (
+    ChannelError,
+    IdentityError,
+    PeerError,
+    RefusedError,
+    SessionError,
+    SplitLearnError,
+    WireError,
+)
 from splitlearn.gate import Gate
 from splitlearn.roles import Kind, Role
 from splitlearn.session import StreamSession, StreamState
@@ -186,8 +194,9 @@ class Stream:
             self._enlist(talk, terms)
             while session.state is not StreamState.CLOSED and not self._stop.is_set():
                 self._hear(talk, session)
-        except PeerError as error:
-            # Of what came broken, or more than was asked for, no message stands in the log.
+        except (WireError, SessionError, IdentityError) as error:
+            # Of what came broken, or more than was asked for, no message stands in the log. That a peer
+            # gave up (a plain PeerError) breaks no rule.
             talk.gate.refuse(Kind.IDS, rule=type(error).__name__)
             talk.end(error)
             raise

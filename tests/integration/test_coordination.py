@@ -27,8 +27,8 @@ from tests.tongues import Tongues, tongues
 ROOT = Path(__file__).parents[2]
 HOOKS = Path(__file__).parent / "call_hooks"
 LANGUAGES = {"anna": "aa", "bert": "bb"}
-FLEET, CONTROL = 28471, 28472
-ROUNDS, STEPS, SAVE_EVERY = 3, 500, 20
+FLEET, CONTROL, LISTEN = 28471, 28472, 28473
+ROUNDS, STEPS, SAVE_EVERY = 3, 300, 20
 # A fact that has not come by then never will; on a busy machine each of Flower's processes takes ten
 # seconds to begin.
 PATIENCE_S = 150.0
@@ -144,6 +144,7 @@ def parties(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Organisations]
         save_every=SAVE_EVERY,
         port=FLEET,
         control=CONTROL,
+        listen=LISTEN,
     )
     with only_loopback() as place:
         all_of_them = Organisations(made, place)
@@ -168,7 +169,7 @@ def test_a_run_survives_the_death_of_everybody_in_turn(parties: Organisations) -
     parties.generate("bert")
     parties.until(lambda: [e["party"] for e in parties.events("joined")[before:]].count("bert"))
     # The discriminator is killed in the middle of a round: it goes on from its newest checkpoint.
-    parties.trains(beyond=SAVE_EVERY)
+    parties.trains(beyond=parties.events("steps")[-1]["step"] + SAVE_EVERY)
     (conductor,) = [n for n, command in parties.left().items() if "flwr-serverapp" in command]
     os.kill(conductor, signal.SIGKILL)
     begun = len(parties.events("begin"))
