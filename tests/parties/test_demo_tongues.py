@@ -1,5 +1,6 @@
 """The pieces of the demo that can go wrong before it has run for minutes."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ def test_a_coordinator_that_ends_at_once_is_told_by_its_last_line(tmp_path: Path
 
 
 def test_what_a_process_started_ends_with_it(tmp_path: Path) -> None:
-    child = "import subprocess, sys, time; subprocess.Popen(['sleep', '600']); time.sleep(600)"
+    child = f"import subprocess, time; subprocess.Popen(['sleep', '{_NAP}']); time.sleep(600)"
     before = _sleeping()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("parties.demo_tongues._COMMAND", (sys.executable, "-c", child))
@@ -38,9 +39,13 @@ def test_what_a_process_started_ends_with_it(tmp_path: Path) -> None:
         pass
 
 
+# Nobody else on this machine sleeps so long.
+_NAP = f"{600 + os.getpid() / 1e7:.7f}"
+
+
 def _sleeping() -> int:
     found = subprocess.run(
-        ["pgrep", "-c", "-r", "R,S", "-x", "-f", "sleep 600"],
+        ["pgrep", "-c", "-r", "R,S", "-x", "-f", f"sleep {_NAP}"],
         capture_output=True,
         text=True,
         check=False,
