@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -135,16 +135,18 @@ def _process(*words: str, out: Path, log: Path) -> Iterator["subprocess.Popen[by
             stdout=output,
             stderr=subprocess.STDOUT,
             env=_environment(),
+            start_new_session=True,
         )
         try:
             yield process
         finally:
             process.send_signal(signal.SIGINT)
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(_PARTING_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            # What it has started and is still at work goes with it.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def _wait_for(port: int, process: "subprocess.Popen[bytes]", *, log: Path) -> None:

@@ -1,8 +1,7 @@
 """The pieces of the demo that can go wrong before it has run for minutes."""
 
-import os
-import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -27,30 +26,22 @@ def test_a_coordinator_that_ends_at_once_is_told_by_its_last_line(tmp_path: Path
 
 
 def test_what_a_process_started_ends_with_it(tmp_path: Path) -> None:
-    child = f"import subprocess, time; subprocess.Popen(['sleep', '{_NAP}']); time.sleep(600)"
-    before = _sleeping()
+    child = (
+        "import pathlib, subprocess, time; nap = subprocess.Popen(['sleep', '600']); "
+        "pathlib.Path('nap').write_text(str(nap.pid)); time.sleep(600)"
+    )
+    told = tmp_path / "nap"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("parties.demo_tongues._COMMAND", (sys.executable, "-c", child))
         patch.setattr("parties.demo_tongues._PARTING_S", 0.5)
         with _process(out=tmp_path, log=tmp_path / "log.txt"):
-            while _sleeping() == before:
-                pass
-    while _sleeping() != before:  # pytest's own limit ends it
-        pass
-
-
-# Nobody else on this machine sleeps so long.
-_NAP = f"{600 + os.getpid() / 1e7:.7f}"
-
-
-def _sleeping() -> int:
-    found = subprocess.run(
-        ["pgrep", "-c", "-r", "R,S", "-x", "-f", f"sleep {_NAP}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return int(found.stdout)
+            while not told.exists() or not told.read_text():
+                time.sleep(0.01)
+            nap = Path("/proc") / told.read_text()
+            assert nap.exists()
+    # Killed, and gone or waiting for somebody to ask how it ended.
+    while nap.exists() and ") Z " not in (nap / "stat").read_text():
+        time.sleep(0.01)
 
 
 def test_the_table_says_what_metrics_say() -> None:
