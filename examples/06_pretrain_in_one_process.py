@@ -72,7 +72,7 @@ OWN = '[identity]\nfolder = "{0}/identity"\n[policy]\nfile = "{0}/policy.toml"\n
     '[run]\nname = "tongues"\nfolder = "hub/run"\nthreads = 1\n'
     '[coordinator]\naddress = "127.0.0.1:1"\n[listen]\naddress = "127.0.0.1:0"\n'
     "[batch]\nexamples = 16\nwidth = 16\n"
-    "[rounds]\ncount = 2\nsteps = 60\nleast = 2\ngather_s = 0\nheld_out = 2\n"
+    "[rounds]\ncount = 2\nsteps = 30\nleast = 2\ngather_s = 0\nheld_out = 2\n"
     + MODEL.format(32, 64) + COMMON + OWN.format("hub")
 )  # fmt: skip
 for party, language in LANGUAGES.items():

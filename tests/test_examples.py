@@ -34,7 +34,7 @@ SAYS = {
     ],
     "06_pretrain_in_one_process.py": [
         "round 2: replaced tokens told with an area of alvian 0.",
-        "120 steps, ",
+        "60 steps, ",
         "logs of hub and anna: exit 0, ",
         "logs of hub and bert: exit 0, ",
     ],

@@ -31,7 +31,7 @@ def read_failure(details: str) -> SplitLearnError | None:
         return None
     code, sentence = int(found[1]), found[2][:_MAX_SENTENCE]
     if code == RefusedError.exit_code:
-        return RefusedError(sentence, rule="told by the run")
+        return RefusedError(sentence, rule="gate-shut")
     for kind in (ManifestError, PeerError, ChannelError, AuditError):
         if code == kind.exit_code:
             return kind(sentence)

@@ -60,7 +60,6 @@ class Ranks:
         return DistributedDataParallel(
             model,
             device_ids=None if self.device == "cpu" else [torch.device(self.device)],
-            broadcast_buffers=False,
         )
 
     def share(self, count: int) -> range:

@@ -52,7 +52,7 @@ Conversation = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 # Each step more that segments may be behind holds one more copy of what trains, at both parties.
 Staleness = Annotated[int, msgspec.Meta(ge=0, le=4)]
 Real = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
-Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 # Four times the largest multilingual vocabulary in use.
 Vocabulary = Annotated[int, msgspec.Meta(ge=2, le=2**20)]
 

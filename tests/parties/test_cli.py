@@ -59,7 +59,8 @@ def test_the_tree_has_all_its_commands() -> None:
         *(f"federation {verb}" for verb in ("create", "serve", "invite", "approve", "revoke")),
         *(f"policy {verb}" for verb in ("list", "show", "check", "explain")),
         *("coordinator up", "coordinator nodes", "generator join", "generator run", "pretrain"),
-        *("join", "request", "install", "doctor", "demo", "plan", "link emulate"),
+        *(f"vocab {verb}" for verb in ("count", "train", "show", "key")),
+        *("join", "request", "install", "doctor", "demo", "demo-pretrain", "plan", "link emulate"),
     }
 
 

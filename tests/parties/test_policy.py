@@ -51,7 +51,7 @@ def test_every_shipped_policy_is_listed_with_what_leaves_under_it_and_its_file()
     strict = text.partition("strict ")[2]
     assert "out activation, weights\n" in strict
     assert "in  output\n" in strict
-    assert 'strict    Strict: mode "features" only\n' in text
+    assert 'strict        Strict: mode "features" only\n' in text
 
 
 @pytest.mark.parametrize("name", NAMES)

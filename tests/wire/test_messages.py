@@ -14,16 +14,21 @@ from splitlearn.roles import CODES, Kind
 from splitlearn.wire import (
     META,
     Accept,
+    Ask,
     BottleneckSpec,
     CodecSpec,
     Countersigned,
     CutSpec,
     Empty,
+    Enlist,
     Finish,
+    Ids,
     Meta,
     Offer,
     OptimiserSpec,
+    Report,
     Resume,
+    Round,
     ScheduleSpec,
     Settled,
     Settlement,
@@ -79,6 +84,14 @@ EXAMPLES: dict[Kind, Meta] = {
     Kind.SETTLE: SETTLEMENT,
     Kind.SETTLED: Settled(**msgspec.structs.asdict(SETTLEMENT), countersignature="6" * 128),
     Kind.COUNTERSIGNED: Countersigned("7" * 128),
+    Kind.ROUND: Round(
+        "tongues", "c" * 32, "f" * 64, "0" * 64, 2, 30_522, "a" * 64, 32, 128, 0.15, 1, 640
+    ),
+    Kind.ENLIST: Enlist("sw", "a" * 64, 1_234_567, 640, 60),
+    Kind.ASK: Ask(120, 8, 60),
+    Kind.IDS: Ids(641, "train", (3, 2)),
+    Kind.ENOUGH: Empty(),
+    Kind.REPORT: Report(120, 491_520, 4.25, 61.5),
 }
 
 
