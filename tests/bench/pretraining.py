@@ -46,7 +46,7 @@ WIDTH, BATCH, HELD_OUT, ALPHA = 48, 16, 0.1, 0.2
 GENERATOR = ModelSettings(layers=2, width=96, heads=4, inner=384, embedding=96, positions=WIDTH)
 DISCRIMINATOR = ModelSettings(path=str(ENCODER))
 HEAD_START = 160
-STEPS = {"chatterbot": 220, "shared": 1_200}
+STEPS = {"chatterbot": 220, "shared": 1_500}
 
 
 def main() -> None:
