@@ -13,7 +13,7 @@ from parties import (
     compute,
     coordinator,
     demo,
-    demo_tongues,
+    demo_pretrain,
     doctor,
     federation,
     link,
@@ -60,7 +60,7 @@ app.command("compute")(compute.compute)
 app.command("doctor")(doctor.doctor)
 app.command("plan")(plan.plan)
 app.command("demo")(demo.demo)
-app.command("demo-pretrain")(demo_tongues.demo_pretrain)
+app.command("demo-pretrain")(demo_pretrain.demo_pretrain)
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ FLOORS: tuple[frozenset[str], ...] = (
         {"session", "channel", "codecs", "split", "pipeline", "policy", "audit", "tasks", "leakage"}
         | {"emulator", "pretrain", "coordination"}
     ),
-    frozenset({"identity"}),
+    frozenset({"identity", "data"}),
     frozenset({"wire", "manifest"}),
     frozenset({"roles"}),
     frozenset({"errors"}),
@@ -37,7 +37,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 ROOMS_OF = {
     "torch": {"codecs", "split", "engine", "tasks", "leakage", "pretrain"},
     "transformers": {"split", "tasks", "engine", "pretrain"},
-    "datasets": {"tasks", "pretrain"},
+    "datasets": {"data", "tasks", "pretrain"},
     "tokenizers": {"pretrain"},
     "flwr": {"coordination", "parties"},
     "uvicorn": {"coordination"},

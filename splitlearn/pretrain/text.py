@@ -4,11 +4,7 @@ A text is never logged and never quoted in an error. Reads through the datasets 
 unpacks lies in the folder that the caller gives.
 """
 
-import csv
-import gzip
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,7 +12,9 @@ from typing import Literal
 import datasets
 from datasets.exceptions import DatasetsError
 
+from splitlearn.data import open_table
 from splitlearn.errors import ManifestError
+from splitlearn.manifest import Source
 
 __all__ = ["FORMATS", "Form", "Passages", "TextSettings", "form_of", "open_text"]
 
@@ -82,7 +80,7 @@ def open_text(settings: TextSettings, *, scratch: Path) -> Passages:
     """
     name = settings.source
     try:
-        table = _read(settings, scratch=scratch)
+        table = open_table(_source(settings), split="train", scratch=scratch)
     except (DatasetsError, OSError, ValueError, EOFError, StopIteration) as error:
         # The readers' own sentences may quote rows.
         raise ManifestError(
@@ -118,56 +116,10 @@ def form_of(path: Path) -> Form:
 
 
 _ROWS_AT_ONCE = 1_000
-_BUILDERS = {"txt": "text", "csv": "csv", "tsv": "csv", "jsonl": "json", "parquet": "parquet"}
-# Cells are texts: "NA" stays what it is. tsv is read as GLUE writes it, without quotes.
-_CELLS: dict[str, object] = {
-    "keep_default_na": False,
-    "skip_blank_lines": False,
-    # Else a row with a cell too many would silently shift.
-    "index_col": False,
-}
-_SEPARATORS = {"csv": ",", "tsv": "\t"}
-_QUOTING: dict[str, Literal[0, 3]] = {"csv": csv.QUOTE_MINIMAL, "tsv": csv.QUOTE_NONE}
 
 
-def _read(settings: TextSettings, *, scratch: Path) -> datasets.Dataset:
-    with _quiet():
-        if settings.form == "hub":
-            return datasets.load_dataset(settings.source, settings.config, split=settings.split)
-        cells: dict[str, object] = {}
-        if settings.form in _SEPARATORS:
-            cells = {
-                **_CELLS,
-                "sep": _SEPARATORS[settings.form],
-                "quoting": _QUOTING[settings.form],
-                "features": _texts(Path(settings.source), form=settings.form),
-            }
-        return datasets.load_dataset(
-            _BUILDERS[settings.form],
-            data_files=settings.source,
-            split="train",
-            cache_dir=str(scratch),
-            **cells,
-        )
-
-
-def _texts(path: Path, *, form: str) -> datasets.Features:
-    """Every column of a csv or tsv file, as text."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, mode="rt", encoding="utf-8-sig", newline="") as file:
-        header = next(csv.reader(file, delimiter=_SEPARATORS[form], quoting=_QUOTING[form]), [])
-    return datasets.Features({name: datasets.Value("string") for name in header})
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """What the readers log and draw would quote rows."""
-    verbosity = datasets.logging.get_verbosity()
-    datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", message="Length of header or names")
-            yield
-    finally:
-        datasets.logging.set_verbosity(verbosity)
+def _source(settings: TextSettings) -> Source:
+    if settings.form == "hub":
+        name, config = settings.source, settings.config
+        return Source(text=name, name=name, config=config, split=settings.split)
+    return Source(text=settings.source, file=Path(settings.source), format=settings.form)

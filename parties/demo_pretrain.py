@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parties.demo_tongues_data import LANGUAGES, Ports, prepare
+from parties.demo_pretrain_data import LANGUAGES, Ports, prepare
 from splitlearn.errors import AuditError, ChannelError
 from splitlearn.roles import Role
 

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from parties.demo_tongues_data import LANGUAGES, Ports, prepare
+from parties.demo_pretrain_data import LANGUAGES, Ports, prepare
 from splitlearn import policy
 from splitlearn.manifest import load_generator, load_pretrain
 
