@@ -11,9 +11,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from splitlearn.coordination.claims import claimed
 from splitlearn.coordination.endings import CONDUCTING, failure
-from splitlearn.coordination.places import job_places
 from splitlearn.coordination.summon import GridSummon, Summon
 from splitlearn.errors import ManifestError, SplitLearnError
+from splitlearn.manifest import load_pretrain
 
 __all__ = ["app"]
 
@@ -28,7 +28,7 @@ def main(grid: Grid, context: Context) -> None:
         if not isinstance(named, str) or not named:
             raise ManifestError("this run names no job; use splitlearn pretrain JOB.toml")
         job = Path(named)
-        folder = job_places(job).folder
+        folder = load_pretrain(job).run.folder
         folder.mkdir(parents=True, exist_ok=True)
         with claimed(
             folder / CONDUCTING,

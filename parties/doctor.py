@@ -69,9 +69,9 @@ def _findings(aim: "_Aim") -> "tuple[Finding, ...]":
     from splitlearn.identity import check_listen, examine
     from splitlearn.identity.diagnose import check_port
 
-    expected = _expected(aim)
     if aim.coordinator is not None:
         return _coordinator_findings(aim, address=aim.coordinator)
+    expected = _expected(aim)
     findings = examine(aim.folder, now=datetime.now(UTC), address=aim.peer, expected=expected)
     asked = expected is not None and expected.role in _CONVERSING
     if aim.peer is not None and expected is not None and asked and all(f.ok for f in findings):
@@ -118,10 +118,11 @@ class _Aim:
 
 def _read_node(settings: Path) -> tuple[_Aim, ...]:
     """A generator's: it has no peer, but a coordinator that calls it to rounds."""
-    from splitlearn.coordination.places import node_places
+    from splitlearn.manifest import load_generator
 
-    places = node_places(settings)
-    return (_Aim(folder=places.identity, coordinator=places.address, party=places.party),)
+    table = load_generator(settings)
+    hub = table.coordinator
+    return (_Aim(folder=table.identity.folder, coordinator=str(hub.address), party=hub.party),)
 
 
 def _read_hub(settings: Path) -> tuple[_Aim, ...]:

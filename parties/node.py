@@ -59,13 +59,7 @@ def run(
 ) -> None:
     """Serve the coordinator's rounds until Ctrl-C; comes back by itself when the line does.
 
-    \b
-    generator.toml, as far as this command reads it:
-        \\[identity]
-        folder = "identity"                       # what splitlearn generator join made
-        \\[coordinator]
-        address = "trainer.example:8471"          # what splitlearn coordinator up named
-        party = "trainer"                         # optional: nobody else may answer
+    README.md explains the keys of generator.toml.
 
     \b
     Example:
@@ -75,12 +69,12 @@ def run(
     by more than the coordinator allows is named, and ends the command.
     """
     from splitlearn.coordination.claims import claimed
-    from splitlearn.coordination.places import node_places
     from splitlearn.coordination.supernode import SuperNode
     from splitlearn.identity import Identity, files, kept_fresh
+    from splitlearn.manifest import load_generator
 
-    places = node_places(settings)
-    identity = Identity.load(places.identity)
+    table = load_generator(settings)
+    identity = Identity.load(table.identity.folder)
     folder = files.make_folder(state or settings.parent / f".{settings.stem}-node")
     alone = claimed(
         folder / "running",
@@ -90,10 +84,10 @@ def run(
         with alone, kept_fresh(identity, report=_say):
             node = SuperNode(
                 identity,
-                address=places.address,
+                address=str(table.coordinator.address),
                 settings=settings,
                 folder=folder,
-                party=places.party,
+                party=table.coordinator.party,
                 report=_say,
             )
             node.run()

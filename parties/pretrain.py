@@ -13,7 +13,6 @@ import typer
 
 if TYPE_CHECKING:
     from splitlearn.coordination.control import Control, RunState
-    from splitlearn.coordination.places import JobPlaces
 
 __all__ = ["pretrain"]
 
@@ -29,12 +28,7 @@ def pretrain(
 ) -> None:
     """Pre-train with the generators that the coordinator on this machine calls.
 
-    \b
-    pretrain.toml, as far as this command reads it:
-        \\[run]
-        folder = "run"                            # checkpoints, logs, results
-        \\[coordinator]
-        address = "127.0.0.1:8472"                # what splitlearn coordinator up named
+    README.md explains the keys of pretrain.toml.
 
     \b
     Example:
@@ -45,15 +39,22 @@ def pretrain(
     """
     from parties.pretrain_view import EVENTS, View
     from splitlearn.coordination.endings import FINISHED
-    from splitlearn.coordination.places import job_places
+    from splitlearn.manifest import load_pretrain
 
-    places = job_places(job)
-    if (places.folder / FINISHED).exists():
-        _say(f"the job in {places.folder} is finished; choose another run.folder for a new one")
+    settings = load_pretrain(job)
+    folder = settings.run.folder
+    if (folder / FINISHED).exists():
+        _say(f"the job in {folder} is finished; choose another run.folder for a new one")
         return
-    with View(places.folder / EVENTS):
-        _Pursuit(job=job, places=places, attempts=attempts, patience_s=patience).see_through()
-    _say(f"finished; results lie in {places.folder}")
+    with View(folder / EVENTS):
+        _Pursuit(
+            job=job,
+            folder=folder,
+            coordinator=str(settings.coordinator.address),
+            attempts=attempts,
+            patience_s=patience,
+        ).see_through()
+    _say(f"finished; results lie in {folder}")
 
 
 # In the job's folder: what Flower says of its runs.
@@ -75,7 +76,8 @@ class _Pursuit:
     """One job on its way to its end, over as many runs as it takes."""
 
     job: Path
-    places: "JobPlaces"
+    folder: Path
+    coordinator: str
     attempts: int
     patience_s: float
     _run: int | None = field(default=None, init=False)
@@ -93,7 +95,7 @@ class _Pursuit:
                 return
         raise ChannelError(
             f"{self.attempts} runs ended before the job was finished, the last because {ended}; see "
-            f"{self.places.folder / FLOWER}, then run splitlearn pretrain {self.job} again to go on"
+            f"{self.folder / FLOWER}, then run splitlearn pretrain {self.job} again to go on"
         )
 
     def _attempt(self) -> str:
@@ -102,7 +104,7 @@ class _Pursuit:
         from splitlearn.errors import ChannelError
 
         self._let_go()
-        with Control(self.places.address) as control:
+        with Control(self.coordinator) as control:
             self._run = self._submit(control)
             follower = control.follow(self._run, self._note)
             try:
@@ -120,7 +122,7 @@ class _Pursuit:
         """Flower's own lines, traces among them, are for whoever looks for them."""
         from splitlearn.identity import files
 
-        place = files.make_folder(self.places.folder) / FLOWER
+        place = files.make_folder(self.folder) / FLOWER
         files.append(place, f"{line}\n".encode())
 
     def _submit(self, control: "Control") -> int:
@@ -156,7 +158,7 @@ class _Pursuit:
             if state.over:
                 return state
             now = time.monotonic()
-            if held(self.places.folder / CONDUCTING):
+            if held(self.folder / CONDUCTING):
                 seen = now
             elif seen is not None and now - seen > _DEAD_S:
                 control.stop(run)
@@ -206,10 +208,10 @@ class _Pursuit:
         from splitlearn.errors import ChannelError
 
         ends = time.monotonic() + _PARTING_S
-        while held(self.places.folder / CONDUCTING):
+        while held(self.folder / CONDUCTING):
             if time.monotonic() > ends:
                 raise ChannelError(
-                    f"a process still conducts the job in {self.places.folder}; end it, or wait for it"
+                    f"a process still conducts the job in {self.folder}; end it, or wait for it"
                 )
             time.sleep(_LOOK_S)
 
@@ -217,7 +219,7 @@ class _Pursuit:
     def _finished(self) -> bool:
         from splitlearn.coordination.endings import FINISHED
 
-        return (self.places.folder / FINISHED).exists()
+        return (self.folder / FINISHED).exists()
 
 
 def _say(line: str) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from splitlearn.audit.entries import Direction
 from splitlearn.audit.findings import Exit
-from splitlearn.audit.records import Direction, PartShape, Payload, RunOpen
+from splitlearn.audit.records import PartShape, Payload, RunOpen
 
 __all__ = ["CLASSES", "Class", "Conversed", "Difference", "Message", "Stream"]
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from splitlearn.audit.entries import Direction
 from splitlearn.audit.evidence import read_peers
 from splitlearn.audit.findings import Exit, Findings, gravest
 from splitlearn.audit.judging import JudgeOf
@@ -17,7 +18,6 @@ from splitlearn.audit.log import read_lines
 from splitlearn.audit.matching import CLASSES, Conversed, Difference, Stream
 from splitlearn.audit.merkle import Tree
 from splitlearn.audit.records import (
-    Direction,
     Gap,
     PartShape,
     Payload,

@@ -4,17 +4,26 @@ A record names what left, to whom and under which rule; it never holds a tensor'
 statistics, a text, a label, a token id or the run's salt.
 """
 
-import hashlib
-import math
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from splitlearn.audit.entries import (
+    RECORD_VERSION,
+    Bytes,
+    Conversation,
+    Digest,
+    Direction,
+    Entry,
+    PartShape,
+    Party,
+    Positive,
+    Share,
+    Signature,
+)
+from splitlearn.audit.opening import RunOpen
 from splitlearn.errors import AuditError
 from splitlearn.roles import Kind, Role
-from splitlearn.wire.ids import codec_name
-from splitlearn.wire.messages import Offer, Round
-from splitlearn.wire.tensors import Part
 
 __all__ = [
     "MAX_LINE_BYTES",
@@ -39,157 +48,8 @@ __all__ = [
     "encode",
 ]
 
-RECORD_VERSION: Literal[1] = 1
 # A run.open with a long policy, or a payload of many weights, takes tens of KiB.
 MAX_LINE_BYTES = 4 * 2**20
-
-Bytes = Annotated[int, msgspec.Meta(ge=0)]
-Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
-Direction = Literal["in", "out"]
-Conversation = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
-Signature = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}\Z")]
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-
-
-class Entry(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"
-):
-    """What every record begins with. The log fills in the last two.
-
-    v: record version; seq: index of the line in the log; time: this machine's clock in seconds since
-    1970, advisory only.
-    """
-
-    v: Literal[1] = RECORD_VERSION
-    seq: int = 0
-    time: float = 0.0
-
-
-class Party(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """id: URI of the party's certificate."""
-
-    id: str
-    role: Role
-
-
-class PartShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One tensor of a payload as it lies on the wire. `data_bytes` long."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    data_bytes: Bytes
-
-    @classmethod
-    def of(cls, part: Part) -> "PartShape":
-        """A part of a container."""
-        return cls(
-            name=part.name,
-            dtype=part.dtype,
-            shape=part.shape,
-            data_bytes=memoryview(part.data).nbytes,
-        )
-
-    @classmethod
-    def before_encoding(cls, shape: tuple[int, ...]) -> "PartShape":
-        """Float32 rows that were stopped before anything was written."""
-        return cls(name="rows", dtype="F32", shape=shape, data_bytes=4 * math.prod(shape))
-
-
-class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
-    """A conversation begins: code, job, policy, parties. One run may have several, after restarts.
-
-    job: digest of everything that decides the numbers. policy: digest of policy_text, which is the
-    whole policy as canonical JSON, so that verdicts can be derived again from the log alone.
-    binding: SHA-256 of the peer's certificate. log_key: verifier key of this log's heads.
-    conversation: 16 random bytes that both parties' logs have in common; with run, direction and
-    number of a message they name it in either log.
-    cut: first and last layer of the trunk; bottlenecks: method and rank of the lower and the upper
-    cut; layers, bases: digests of the trunk's weights and of its bottlenecks'. codec_bases: of the bases
-    that codecs work in. vocabulary: number of token ids, where this party knows it.
-
-    A conversation in which a generator streams ids has no cut: it has the round's number and the digest
-    of the vocabulary in their place.
-    """
-
-    run: str
-    conversation: Conversation
-    software: str
-    me: Party
-    peer: Party
-    binding: str
-    log_key: str
-    policy: Digest
-    policy_text: str
-    job: Digest
-    purpose: str
-    mode: str
-    model: str
-    layers: Digest | msgspec.UnsetType = msgspec.UNSET
-    bases: Digest | msgspec.UnsetType = msgspec.UNSET
-    cut: tuple[int, int] | msgspec.UnsetType = msgspec.UNSET
-    bottlenecks: tuple[str, str] | msgspec.UnsetType = msgspec.UNSET
-    codecs: dict[str, str]
-    codec_bases: Digest | None = None
-    vocabulary: int | None = None
-    round: Bytes | msgspec.UnsetType = msgspec.UNSET
-    vocabulary_digest: Digest | msgspec.UnsetType = msgspec.UNSET
-
-    @classmethod
-    def of(
-        cls,
-        offer: Offer | Round,
-        *,
-        software: str,
-        me: Party,
-        peer: Party,
-        binding: str,
-        log_key: str,
-        policy_text: str,
-        vocabulary: int | None,
-    ) -> "RunOpen":
-        """The record of a conversation about `offer`; its salt stays out."""
-        opened = cls(
-            run=offer.run,
-            conversation=offer.conversation,
-            software=software,
-            me=me,
-            peer=peer,
-            binding=binding,
-            log_key=log_key,
-            policy=hashlib.sha256(policy_text.encode()).hexdigest(),
-            policy_text=policy_text,
-            job=offer.job,
-            purpose="pretrain",
-            mode="ids",
-            model="",
-            codecs={},
-            vocabulary=vocabulary,
-        )
-        if isinstance(offer, Round):
-            return msgspec.structs.replace(
-                opened,
-                codecs={Kind.IDS.value: codec_name(offer.vocabulary)},
-                vocabulary=offer.vocabulary,
-                round=offer.number,
-                vocabulary_digest=offer.vocabulary_digest,
-            )
-        return msgspec.structs.replace(
-            opened,
-            purpose=offer.purpose,
-            mode=offer.mode,
-            model=offer.model.model_type,
-            layers=offer.layers,
-            bases=offer.bottlenecks,
-            cut=(offer.cut.first, offer.cut.last),
-            bottlenecks=(
-                f"{offer.cut.lower.method}:{offer.cut.lower.rank}",
-                f"{offer.cut.upper.method}:{offer.cut.upper.rank}",
-            ),
-            codecs=msgspec.structs.asdict(offer.codecs),
-            codec_bases=offer.bases,
-        )
 
 
 class Dp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -19,10 +19,11 @@ from splitlearn.audit.checkpoint import (
     format_verifier_key,
     parse_verifier_key,
 )
+from splitlearn.audit.entries import Direction
 from splitlearn.audit.log import VERIFIER_KEY, Log
 from splitlearn.audit.merkle import verify_consistency
 from splitlearn.audit.receipts import Chain, Claim
-from splitlearn.audit.records import Direction, PeerCheckpoint, Receipt
+from splitlearn.audit.records import PeerCheckpoint, Receipt
 from splitlearn.errors import AuditError
 from splitlearn.identity import PartyName, files
 from splitlearn.wire.messages import Offer, Round, Settlement

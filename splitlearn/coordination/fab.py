@@ -8,6 +8,7 @@ import hashlib
 import io
 import tomllib
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,12 +61,17 @@ def check_fab(content: bytes) -> None:
             project = tomllib.loads(_entry(archive, _PROJECT).decode("utf-8"))
         tables = project["tool"]["flwr"]["app"]
         components, config = tables["components"], tables.get("config", {})
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError, NotImplementedError):
+    except _UNREADABLE:
         raise PeerError(f"{_THEIRS} is not a bundle that Flower could read") from None
     if components != _ours() or set(config) - {"job"}:
         raise PeerError(f"{_THEIRS} names other apps or settings than those of splitlearn")
 
 
+# What zipfile and tomllib raise for other bytes: damaged, encrypted, packed in a way it does not know.
+_UNREADABLE = (
+    *(zipfile.BadZipFile, zlib.error, RuntimeError, EOFError),
+    *(KeyError, TypeError, AttributeError, ValueError),
+)
 _ALLOWED = frozenset({_PROJECT, _LICENSE, _CONTENT})
 _THEIRS = "the app that the coordinator ships"
 

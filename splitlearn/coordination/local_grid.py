@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -36,6 +35,7 @@ class LocalGrid(Grid):
         # Every Message asks this for its run and its sender.
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = _RUN, 1, 1
         self._app = app
+        self._run = Run.create_empty(_RUN)
         self._nodes: dict[int, _Node] = {}
         self._futures: dict[str, Future[Message]] = {}
         self._lock = threading.Lock()
@@ -76,16 +76,30 @@ class LocalGrid(Grid):
         self.close()
 
     def set_run(self, run: Run) -> None:
-        """Nothing to know: there is one run."""
+        """Which run this is, for whoever asks."""
+        self._run = run
 
     @property
     def run(self) -> Run:
-        """Nothing that runs here asks for it."""
-        raise NotImplementedError
+        """The run that was set; else one that only has a number."""
+        return self._run
 
-    def create_message(self, *_: Any, **__: Any) -> Message:
-        """Deprecated in flwr."""
-        raise NotImplementedError
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """As flwr has it, though its Message is made directly nowadays."""
+        return Message(
+            content,
+            dst_node_id=dst_node_id,
+            message_type=message_type,
+            ttl=ttl,
+            group_id=group_id,
+        )
 
     def get_node_ids(self) -> Iterable[int]:
         """Numbers of the nodes that are there."""

@@ -229,15 +229,11 @@ class Talk:
     def answer_settlement(self, frame: Frame) -> None:
         """The other half: `frame` is the peer's SETTLE.
 
-        Raises AuditError also if its receipt is for more than we said, or for less than it must have
-        heard: of a stream, what we said while SETTLE was under way falls to the next settlement.
+        Raises AuditError also if its receipt is for more than we said, or for less than it must have heard.
         """
         witness, shown = self.gate.witness, frame.meta
         assert isinstance(shown, Settlement)
-        sent = self.session.next_out - 1
-        if isinstance(self.session, StreamSession) and not self.session.reported:
-            sent = min(sent, shown.received)
-        countersignature = witness.take(shown, sent=sent)
+        countersignature = witness.take(shown, sent=self.session.owed(shown.received))
         mine = msgspec.structs.asdict(witness.statement())
         self.say(Kind.SETTLED, Settled(**mine, countersignature=countersignature))
         last = self.hear(Kind.COUNTERSIGNED).meta

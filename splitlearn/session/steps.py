@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from splitlearn.errors import SessionError
-from splitlearn.roles import Kind, Role, may_send
+from splitlearn.roles import Kind, Role
+from splitlearn.session.legal import check_number, next_state
 from splitlearn.wire.messages import Finish, Meta, Offer, Resume, Step, StepTensor
 
 __all__ = ["EXCHANGE", "MAX_UNSETTLED", "NEXT", "Progress", "Session", "State"]
@@ -137,22 +138,23 @@ class Session:
 
     def check(self, kind: Kind, meta: Meta, *, seq: int) -> None:
         """Take a message from the peer; SessionError, and the end, if it is not legal now."""
-        if seq != self.next_in:
-            what = "repeats" if seq < self.next_in else "runs ahead of"
-            raise SessionError(
-                f"the {self.peer} party's message {seq} ({kind}) {what} the conversation; "
-                f"{self._view()} expected number {self.next_in}"
-            )
+        check_number(seq, kind=kind, expected=self.next_in, peer=self.peer, view=self._view)
         self._advance(kind, meta, sender=self.peer, receiver=self.me)
         self.next_in += 1
 
+    def owed(self, _received: int) -> int:
+        """How many of our messages a receipt in a SETTLE that has come must cover: all of them."""
+        return self.next_out - 1
+
     def _advance(self, kind: Kind, meta: Meta, *, sender: Role, receiver: Role) -> None:
-        if not may_send(kind, sender=sender, receiver=receiver):
-            raise SessionError(f"a {sender} party may not send {kind} to a {receiver} party")
-        following = NEXT[self.state].get((sender, kind))
-        if following is None:
-            legal = ", ".join(f"{k} by {who}" for who, k in NEXT[self.state]) or "nothing"
-            raise SessionError(f"{kind} by {sender} while {self._view()}; expected {legal}")
+        following = next_state(
+            NEXT,
+            state=self.state,
+            kind=kind,
+            sender=sender,
+            receiver=receiver,
+            view=self._view,
+        )
         if isinstance(meta, StepTensor):
             self._exchange(kind, meta)
         elif isinstance(meta, Step):

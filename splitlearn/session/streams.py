@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from splitlearn.errors import SessionError
-from splitlearn.roles import Kind, Role, may_send
+from splitlearn.roles import Kind, Role
+from splitlearn.session.legal import check_number, next_state
 from splitlearn.session.steps import MAX_UNSETTLED
 from splitlearn.wire.messages import Ask, Enlist, Ids, Meta, Round
 
@@ -96,26 +97,30 @@ class StreamSession:
 
     def check(self, kind: Kind, meta: Meta, *, seq: int) -> None:
         """Take a message from the peer; SessionError, and the end, if it is not legal now."""
-        if seq != self.next_in:
-            what = "repeats" if seq < self.next_in else "runs ahead of"
-            raise SessionError(
-                f"the {self.peer} party's message {seq} ({kind}) {what} the conversation; "
-                f"{self._view()} expected number {self.next_in}"
-            )
+        check_number(seq, kind=kind, expected=self.next_in, peer=self.peer, view=self._view)
         self._advance(kind, meta, sender=self.peer, receiver=self.me)
         self.next_in += 1
+
+    def owed(self, received: int) -> int:
+        """How many of our messages a receipt in a SETTLE that has come must cover, if it is for `received`.
+
+        What we said while it was under way falls to the next one; after the report we say nothing.
+        """
+        return self.next_out - 1 if self.reported else min(self.next_out - 1, received)
 
     def wanted(self, phase: str) -> int:
         """Batches of a phase that were asked for and not sent yet."""
         return self.asked[phase] - self.sent[phase]
 
     def _advance(self, kind: Kind, meta: Meta, *, sender: Role, receiver: Role) -> None:
-        if not may_send(kind, sender=sender, receiver=receiver):
-            raise SessionError(f"a {sender} party may not send {kind} to a {receiver} party")
-        following = STREAM_NEXT[self.state].get((sender, kind))
-        if following is None:
-            legal = ", ".join(f"{k} by {who}" for who, k in STREAM_NEXT[self.state]) or "nothing"
-            raise SessionError(f"{kind} by {sender} while {self._view()}; expected {legal}")
+        following = next_state(
+            STREAM_NEXT,
+            state=self.state,
+            kind=kind,
+            sender=sender,
+            receiver=receiver,
+            view=self._view,
+        )
         match meta:
             case Round():
                 self.round = meta

@@ -4,6 +4,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from splitlearn.coordination import fab
 from splitlearn.coordination.fab import build_fab, check_fab
@@ -77,6 +79,26 @@ PROJECT = (APP / "pyproject.toml").read_bytes()
 def test_every_other_bundle_is_refused(content: bytes, why: str) -> None:
     with pytest.raises(PeerError, match=why):
         check_fab(content)
+
+
+@given(st.data())
+def test_a_damaged_bundle_is_ours_or_refused(data: st.DataObject) -> None:
+    raw = bytearray(build_fab().content)
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        check_fab(bytes(raw))
+    except PeerError:
+        return
+
+
+@pytest.mark.parametrize(("at", "value"), [(6, 1), (8, 97)], ids=["encrypted", "unknown packing"])
+def test_a_bundle_that_zipfile_will_not_open_is_refused(at: int, value: int) -> None:
+    raw = bytearray(bundle(pyproject_toml=PROJECT))
+    central = raw.index(b"PK\x01\x02")
+    raw[at] = raw[central + at + 2] = value
+    with pytest.raises(PeerError, match="not a bundle"):
+        check_fab(bytes(raw))
 
 
 def test_a_bundle_that_swells_when_unpacked_is_refused() -> None:

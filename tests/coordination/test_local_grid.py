@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
+from flwr.supercore.run import Run
 
 from splitlearn.coordination.answering import answer
 from splitlearn.coordination.local_grid import LocalGrid
@@ -68,7 +69,14 @@ def test_an_app_that_raises_is_answered_with_an_error(grid: LocalGrid) -> None:
     assert reply.error == Error(code=2, reason="ValueError")
 
 
-def test_what_a_local_run_has_no_use_for_is_not_there(grid: LocalGrid) -> None:
-    for asked in (lambda: grid.run, grid.create_message):
-        with pytest.raises(NotImplementedError):
-            asked()
+def test_the_run_is_the_one_that_was_set_and_a_message_may_be_made_the_old_way(
+    grid: LocalGrid,
+) -> None:
+    assert grid.run.run_id == 1
+    other = Run.create_empty(7)
+    grid.set_run(other)
+    assert grid.run is other
+    node = grid.join("anna", settings=Path("a"))
+    made = grid.create_message(to(node).content, "query", node, "1", 60.0)
+    (reply,) = grid.send_and_receive([made], timeout=20)
+    assert reading_of(reply) == b"a hello"

@@ -12,13 +12,12 @@ from splitlearn.coordination.claims import claimed, held
 from splitlearn.coordination.local_grid import LocalGrid
 from splitlearn.coordination.summon import GridSummon, Summon
 from splitlearn.errors import ChannelError
+from tests.tongues import tongues
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    path = tmp_path / "pretrain.toml"
-    path.write_text('[run]\nfolder = "run"\n[coordinator]\naddress = "127.0.0.1:8472"\n')
-    return path
+    return tongues(tmp_path, {"ana": "aa"}).job
 
 
 def conduct(
@@ -43,7 +42,7 @@ def test_the_job_is_conducted_over_the_grid_by_one_process_at_a_time(
     monkeypatch: pytest.MonkeyPatch, job: Path
 ) -> None:
     seen = []
-    claim = job.parent / "run" / ".conducting"
+    claim = job.parent / "hub" / "run" / ".conducting"
 
     def act(path: Path, summon: Summon) -> None:
         assert isinstance(summon, GridSummon)

@@ -134,10 +134,7 @@ def test_a_generators_settings_are_examined_down_to_its_coordinators_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The coordinator's part is `coordination.diagnose`, which meets a real one in its own tests."""
-    anna = make_identity(tmp_path, "anna", Role.GENERATOR)
-    settings = tmp_path / "generator.toml"
-    table = '[identity]\nfolder = "{}"\n[coordinator]\naddress = "127.0.0.1:1"\n'
-    settings.write_text(table.format(anna.folder.name))
+    settings = tongues(tmp_path, {"anna": "aa"}).generators["anna"]
     code, shown = run(str(settings))
     assert code == 5
     assert "ok    own certificate" in shown
@@ -147,7 +144,7 @@ def test_a_generators_settings_are_examined_down_to_its_coordinators_clock(
     code, shown = run(str(settings))
     assert code == 4
     assert "FAIL  coordinator's clock: clock here is 400 s behind the coordinator's" in shown
-    settings.write_text(table.format("nowhere"))
+    settings.write_text(settings.read_text().replace("anna-generator", "nowhere"))
     code, shown = run(str(settings))
     assert code == 2
     assert "coordinator" not in shown

@@ -8,7 +8,8 @@ from splitlearn.coordination.supernode import SuperNode
 from splitlearn.errors import ManifestError
 from splitlearn.identity import Identity, Registrar, invite
 from splitlearn.roles import Role
-from tests.federation import make_authority, make_identity
+from tests.federation import make_authority
+from tests.tongues import tongues
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -35,12 +36,7 @@ def test_joining_as_a_generator_makes_an_identity_and_says_what_comes_next(tmp_p
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Path:
-    make_identity(tmp_path, "anna", Role.GENERATOR)
-    path = tmp_path / "generator.toml"
-    path.write_text(
-        '[identity]\nfolder = "anna-generator"\n[coordinator]\naddress = "127.0.0.1:1"\n'
-    )
-    return path
+    return tongues(tmp_path, {"anna": "aa"}).generators["anna"]
 
 
 def test_one_folder_is_one_generators(
@@ -61,7 +57,7 @@ def test_ctrl_c_ends_a_waiting_node_with_its_code(
     settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(self: SuperNode) -> None:
-        assert self.folder == settings.parent / ".generator-node"
+        assert self.folder == settings.parent / ".anna-node"
         assert self.settings == settings
         self.report("one line")
         raise KeyboardInterrupt
@@ -73,6 +69,7 @@ def test_ctrl_c_ends_a_waiting_node_with_its_code(
 
 
 def test_settings_that_name_no_coordinator_are_refused(settings: Path) -> None:
-    settings.write_text('[identity]\nfolder = "anna-generator"\n')
+    text = settings.read_text()
+    settings.write_text(text.replace('address = "127.0.0.1:1"', ""))
     with pytest.raises(ManifestError, match=r"coordinator\.address is missing"):
         run("run", str(settings))

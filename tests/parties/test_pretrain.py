@@ -15,6 +15,7 @@ from splitlearn.coordination.claims import claimed
 from splitlearn.coordination.control import RunState
 from splitlearn.coordination.endings import failure
 from splitlearn.errors import ChannelError, ManifestError, PeerError
+from tests.tongues import tongues
 
 app = typer.Typer()
 app.command()(pretrain.pretrain)
@@ -70,7 +71,7 @@ class Bench:
     flower: Flower
 
     def finish(self) -> RunState:
-        (self.folder / "run" / "finished.json").touch()
+        (self.folder / "hub" / "run" / "finished.json").touch()
         return COMPLETED
 
     def run(self, *options: str) -> tuple[int, str]:
@@ -82,10 +83,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "pretrain.toml").write_text(
-        '[run]\nfolder = "run"\n[coordinator]\naddress = "127.0.0.1:1"\n'
-    )
+    tongues(tmp_path, {"ana": "aa"}).run.mkdir()
     monkeypatch.setattr(pretrain, "_LOOK_S", 0.005)
     monkeypatch.setattr(pretrain, "_DEAD_S", 0.05)
     monkeypatch.setattr(pretrain, "_PARTING_S", 0.1)
@@ -101,8 +99,8 @@ def test_a_run_that_finishes_the_job_ends_the_command(bench: Bench) -> None:
     assert "run 1 is submitted" in said
     # Flower's own lines are kept for whoever looks for them, and trouble nobody else.
     assert "a line of the run" not in said
-    assert (bench.folder / "run" / pretrain.FLOWER).read_text() == "a line of the run\n"
-    assert said.endswith(f"finished; results lie in {bench.folder / 'run'}\n")
+    assert (bench.folder / "hub" / "run" / pretrain.FLOWER).read_text() == "a line of the run\n"
+    assert said.endswith(f"finished; results lie in {bench.folder / 'hub' / 'run'}\n")
     code, said = bench.run()
     assert (code, bench.flower.started) == (0, 1)
     assert "is finished; choose another run.folder" in said
@@ -149,7 +147,7 @@ def test_somebody_elses_stop_is_not_answered_with_a_new_run(bench: Bench) -> Non
 
 def test_a_process_that_dies_is_noticed_without_flower(bench: Bench) -> None:
     """The first run's conductor is seen, and then gone, while Flower still calls it running."""
-    hold = holding(bench.folder / "run" / ".conducting")
+    hold = holding(bench.folder / "hub" / "run" / ".conducting")
     looks = iter(range(100))
 
     def dying() -> RunState:
@@ -170,7 +168,7 @@ def holding(path: Path) -> Iterator[None]:
 
 def test_no_run_is_begun_while_a_process_conducts_the_job(bench: Bench) -> None:
     with (
-        claimed(bench.folder / "run" / ".conducting", otherwise=""),
+        claimed(bench.folder / "hub" / "run" / ".conducting", otherwise=""),
         pytest.raises(ChannelError, match="a process still conducts the job"),
     ):
         bench.run()
@@ -230,7 +228,7 @@ def test_a_coordinator_that_is_away_is_waited_for_as_long_as_patience_lasts(
     bench.flower.runs = [[bench.finish]]
     code, said = bench.run()
     assert (code, said.count("waiting: no SuperLink answers")) == (0, 1)
-    (bench.folder / "run" / "finished.json").unlink()
+    (bench.folder / "hub" / "run" / "finished.json").unlink()
     tries.release(1000)
     with pytest.raises(ChannelError, match="no SuperLink answers"):
         bench.run("--patience", "0")
