@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from splitlearn.errors import ManifestError
-
 if TYPE_CHECKING:
     from splitlearn.manifest import Generator, Pretrain
     from splitlearn.manifest.pretraining import EncoderTable, StepsTable
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from splitlearn.pretrain.generator import GeneratorTrainer
     from splitlearn.pretrain.ranks import Ranks
     from splitlearn.pretrain.settings import ModelSettings, TrainingSettings
-    from splitlearn.pretrain.text import TextSettings
     from splitlearn.pretrain.vocabulary import Vocabulary
 
 __all__ = [
@@ -83,10 +80,15 @@ def generator_of(
     """The generator's trainer at its beginning, for batches of a round's shape. Raises ManifestError."""
     from splitlearn.pretrain.generator import GeneratorTrainer
     from splitlearn.pretrain.settings import GeneratorSettings
+    from splitlearn.pretrain.text import TextSettings
 
     return GeneratorTrainer.build(
         GeneratorSettings(
-            text=_text(settings),
+            text=TextSettings(
+                source=settings.data.text,
+                column=settings.data.column,
+                pair_column=settings.data.pair_column,
+            ),
             training=_training(settings.optimiser, total_steps=None),
             model=_model(settings.model),
             width=shape.width,
@@ -194,23 +196,6 @@ def _training(table: "StepsTable", *, total_steps: int | None) -> "TrainingSetti
         values["schedule"] = "constant_with_warmup"
     values["total_steps"] = wanted or _FOR_EVER
     return TrainingSettings(**values)
-
-
-def _text(settings: "Generator") -> "TextSettings":
-    from splitlearn.pretrain.text import FORMATS, TextSettings
-
-    source, data = settings.data.text, settings.data
-    form = "hub" if source.file is None else source.format
-    if form not in FORMATS:
-        raise ManifestError(f"data.text {source.text}: no such kind of file")
-    return TextSettings(
-        source=str(source.file) if source.file is not None else str(source.name),
-        form=form,
-        column=data.column,
-        pair_column=data.pair_column,
-        config=source.config,
-        split=source.split or "train",
-    )
 
 
 if __name__ == "__main__":

@@ -143,13 +143,11 @@ def key(
 def _lines(texts: list[Path], *, column: str) -> "Iterator[str]":
     from tempfile import TemporaryDirectory
 
-    from splitlearn.pretrain.text import TextSettings, form_of, open_text
+    from splitlearn.pretrain.text import TextSettings, open_text, text_source
 
     for path in texts:
-        form = form_of(path)
-        settings = TextSettings(
-            source=str(path), form=form, column="text" if form == "txt" else column
-        )
+        source = text_source(path)
+        settings = TextSettings(source=source, column="text" if source.format == "txt" else column)
         with TemporaryDirectory(prefix="splitlearn-") as scratch:
             for (text,) in open_text(settings, scratch=Path(scratch)):
                 yield text

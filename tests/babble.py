@@ -11,7 +11,7 @@ from splitlearn.pretrain.settings import (
     ModelSettings,
     TrainingSettings,
 )
-from splitlearn.pretrain.text import TextSettings
+from splitlearn.pretrain.text import TextSettings, text_source
 from splitlearn.pretrain.vocabulary import Vocabulary, train_vocabulary
 
 WIDTH = 24
@@ -50,7 +50,7 @@ def generator_settings(
     text: Path, *, dropout: float = 0.1, batch: int = 4, learning_rate: float = 3e-3
 ) -> GeneratorSettings:
     return GeneratorSettings(
-        text=TextSettings(source=str(text), form="txt"),
+        text=TextSettings(source=text_source(text)),
         training=training(learning_rate),
         model=model(16, dropout=dropout),
         width=WIDTH,

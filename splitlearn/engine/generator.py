@@ -107,14 +107,14 @@ class GeneratorEngine:
         batches = tokens = 0
         losses = 0.0
         while True:
-            while talk.hear_now() is not None:
-                pass
+            self._listen(talk)
             if session.enough:
                 break
             if session.wanted("train"):
                 index = source.index
                 batch, loss = source.step()
-                if session.wanted("train") and not self._late(talk, session):
+                self._listen(talk)
+                if not session.enough:  # else the round ended while the batch was made
                     talk.say(Kind.IDS, Ids(index, "train", batch.lengths), ids=batch)
                     batches, tokens, losses = (
                         batches + 1,
@@ -136,11 +136,10 @@ class GeneratorEngine:
         return Report(batches, tokens, losses / max(1, batches), round(seconds, 3))
 
     @staticmethod
-    def _late(talk: Talk, session: StreamSession) -> bool:
-        """Whether the round ended while a batch was made."""
+    def _listen(talk: Talk) -> None:
+        """Take in all that has come."""
         while talk.hear_now() is not None:
             pass
-        return session.enough
 
     def _keep(self) -> None:
         if self._source is not None:

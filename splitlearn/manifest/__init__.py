@@ -5,13 +5,14 @@ Never opens a model or a data file but to see that it is there and, on request, 
 
 from splitlearn.manifest.chains import links, needs_basis, remembers
 from splitlearn.manifest.compute import Compute, load_compute
-from splitlearn.manifest.fields import Address, Source
+from splitlearn.manifest.fields import TEXT_FORMATS, Address, Source
 from splitlearn.manifest.generator import Generator, load_generator
 from splitlearn.manifest.job import Job, load_job
 from splitlearn.manifest.pretrain import Pretrain, load_pretrain
 from splitlearn.manifest.summons import Summons, parse_summons
 
 __all__ = [
+    "TEXT_FORMATS",
     "Address",
     "Compute",
     "Generator",

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationInf
 from splitlearn.manifest.chains import chain_of
 
 __all__ = [
+    "TEXT_FORMATS",
     "Address",
     "AddressField",
     "ChainTable",
@@ -135,6 +136,10 @@ def _source(value: object, info: ValidationInfo) -> Source:
     if match is None:
         raise ValueError("that is neither a file of these kinds nor a hub name")
     return Source(text=text, name=match["name"], config=match["config"], split=match["split"])
+
+
+# What text may be in; lines of txt have no columns.
+TEXT_FORMATS = ("txt", "csv", "tsv", "jsonl", "parquet")
 
 
 def _text_source(value: object, info: ValidationInfo) -> Source:

@@ -7,37 +7,29 @@ unpacks lies in the folder that the caller gives.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import datasets
 from datasets.exceptions import DatasetsError
 
 from splitlearn.data import open_table
 from splitlearn.errors import ManifestError
-from splitlearn.manifest import Source
+from splitlearn.manifest import TEXT_FORMATS, Source
 
-__all__ = ["FORMATS", "Form", "Passages", "TextSettings", "form_of", "open_text"]
-
-Form = Literal["txt", "csv", "tsv", "jsonl", "parquet", "hub"]
-FORMATS: tuple[Form, ...] = ("txt", "csv", "tsv", "jsonl", "parquet", "hub")
+__all__ = ["Passages", "TextSettings", "open_text", "text_source"]
 
 Passage = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings:
-    """Where passages come from.
+    """Where passages come from. A line of txt is one.
 
-    source: a file, or a data set's name if form is "hub". A line of txt is a passage. column: where
-    the text stands, pair_column: its translation, if there is one. config, split: of a hub's data set.
+    column: where the text stands, pair_column: its translation, if there is one.
     """
 
-    source: str
-    form: Form
+    source: Source
     column: str = "text"
     pair_column: str | None = None
-    config: str | None = None
-    split: str = "train"
 
 
 @dataclass(frozen=True)
@@ -78,14 +70,15 @@ def open_text(settings: TextSettings, *, scratch: Path) -> Passages:
 
     Raises ManifestError for a file that cannot be read, has no passage, or lacks a column.
     """
-    name = settings.source
+    source, name = settings.source, settings.source.text
     try:
-        table = open_table(_source(settings), split="train", scratch=scratch)
+        table = open_table(source, split="train", scratch=scratch)
     except (DatasetsError, OSError, ValueError, EOFError, StopIteration) as error:
         # The readers' own sentences may quote rows.
         raise ManifestError(
-            f"text {name} cannot be read as {settings.form} ({type(error).__name__}); give a file of "
-            "txt, csv, tsv, jsonl or parquet in UTF-8, or a data set of the hub"
+            f"text {name} cannot be read as {source.format or 'a hub name'} "
+            f"({type(error).__name__}); give a file of txt, csv, tsv, jsonl or parquet in UTF-8, or a "
+            "data set of the hub"
         ) from None
     wanted = (settings.column, settings.pair_column)
     columns = tuple(column for column in wanted if column is not None)
@@ -100,26 +93,18 @@ def open_text(settings: TextSettings, *, scratch: Path) -> Passages:
     return Passages(table=table.select_columns(list(columns)), columns=columns, name=name)
 
 
-def form_of(path: Path) -> Form:
-    """How a file is written, by its name; ".gz" at the end is passed over. ManifestError if unknown.
+def text_source(path: Path) -> Source:
+    """A file of text, by its name; ".gz" at the end is passed over. ManifestError if that says no format.
 
-    >>> form_of(Path("lines.jsonl.gz"))
+    >>> text_source(Path("lines.jsonl.gz")).format
     'jsonl'
     """
-    suffix = Path(path.name.removesuffix(".gz")).suffix.lstrip(".")
-    found: Form | None = next((form for form in FORMATS[:-1] if form == suffix), None)
-    if found is None:
+    form = Path(path.name.removesuffix(".gz")).suffix.lstrip(".")
+    if form not in TEXT_FORMATS:
         raise ManifestError(
             f"{path} has no ending that says its format; name it .txt, .csv, .tsv, .jsonl or .parquet"
         )
-    return found
+    return Source(text=str(path), file=path, format=form)
 
 
 _ROWS_AT_ONCE = 1_000
-
-
-def _source(settings: TextSettings) -> Source:
-    if settings.form == "hub":
-        name, config = settings.source, settings.config
-        return Source(text=name, name=name, config=config, split=settings.split)
-    return Source(text=settings.source, file=Path(settings.source), format=settings.form)

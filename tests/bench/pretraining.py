@@ -32,7 +32,7 @@ from splitlearn.pretrain.settings import (
     ModelSettings,
     TrainingSettings,
 )
-from splitlearn.pretrain.text import TextSettings
+from splitlearn.pretrain.text import TextSettings, text_source
 from splitlearn.pretrain.vocabulary import Vocabulary, load_vocabulary
 
 ROOT = Path(__file__).parent.parent.parent
@@ -114,7 +114,7 @@ def run(
     makers = {
         language: GeneratorTrainer.build(
             GeneratorSettings(
-                text=TextSettings(source=str(path), form="txt"),
+                text=TextSettings(source=text_source(path)),
                 training=TrainingSettings(
                     total_steps=max(20, steps // len(lines)),
                     learning_rate=1e-3,

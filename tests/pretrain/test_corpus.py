@@ -5,7 +5,7 @@ import pytest
 
 from splitlearn.errors import ManifestError
 from splitlearn.pretrain.corpus import Corpus
-from splitlearn.pretrain.text import TextSettings, open_text
+from splitlearn.pretrain.text import TextSettings, open_text, text_source
 from tests.babble import WIDTH, lines, vocabulary
 
 
@@ -13,7 +13,7 @@ def corpus(folder: Path, *, texts: list[str] | None = None, **changes: float) ->
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "text.txt"
     path.write_text("\n".join(lines(200) if texts is None else texts) + "\n", encoding="utf-8")
-    passages = open_text(TextSettings(source=str(path), form="txt"), scratch=folder / "scratch")
+    passages = open_text(TextSettings(source=text_source(path)), scratch=folder / "scratch")
     settings = {"width": WIDTH, "batch": 4, "seed": 1, "held_out": 0.2} | changes
     return Corpus(passages, vocabulary=vocabulary(), **settings)  # type: ignore[arg-type]
 
@@ -103,7 +103,7 @@ def test_translations_share_an_example(tmp_path: Path) -> None:
     pairs[3] = (" ".join(lines(9)), pairs[3][1])
     pairs[4] = ("", pairs[4][1])
     path.write_text("\n".join(("a\tb", *map("\t".join, pairs))) + "\n")
-    settings = TextSettings(source=str(path), form="tsv", column="a", pair_column="b")
+    settings = TextSettings(source=text_source(path), column="a", pair_column="b")
     both = Corpus(
         open_text(settings, scratch=tmp_path / "scratch"),
         vocabulary=vocabulary(),
