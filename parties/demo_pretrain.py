@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parties.demo_pretrain_data import LANGUAGES, Ports, prepare
+from parties.demo_pretrain_data import DEMO, Plan, Ports, prepare
 from splitlearn.errors import AuditError, ChannelError
 from splitlearn.roles import Role
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["demo_pretrain"]
+__all__ = ["demo_pretrain", "pretrained"]
 
 _COMMAND = (sys.executable, "-m", "parties.cli")
 # Seconds that a process has to end after it was asked to.
@@ -49,16 +49,7 @@ def demo_pretrain(
     from parties.console import console, interruptible
 
     with interruptible("run it again to start anew"):
-        began_s = time.monotonic()
-        ports = Ports()
-        prepare(out, ports=ports)
-        with _federation(out, ports=ports):
-            console.rule("two rounds: generators stream ids, the hub trains")
-            _checked("pretrain", "pretrain.toml", out=out, quiet=False, timeout_s=900)
-        metrics = json.loads((out / "hub/run/metrics.json").read_text())
-        metrics["audit"] = _audit(out)
-        metrics["seconds"] = round(time.monotonic() - began_s, 1)
-        (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
+        metrics = pretrained(out, plan=DEMO)
         console.rule()
         console.print(_table(metrics))
         console.print(
@@ -68,9 +59,27 @@ def demo_pretrain(
         raise AuditError("the logs of the demo do not verify or do not agree")
 
 
+def pretrained(out: Path, *, plan: Plan) -> dict[str, Any]:
+    """What a whole run of the plan measured, also left as metrics.json; what lay in `out` goes."""
+    from parties.console import console
+
+    began_s = time.monotonic()
+    ports = Ports()
+    prepare(out, plan=plan, ports=ports)
+    with _federation(out, plan=plan, ports=ports):
+        console.rule("two rounds: generators stream ids, the hub trains")
+        longest_s = 2.0 * plan.deadline_s
+        _checked("pretrain", "pretrain.toml", out=out, quiet=False, timeout_s=longest_s)
+    metrics: dict[str, Any] = json.loads((out / "hub/run/metrics.json").read_text())
+    metrics["audit"] = _audit(out, plan=plan)
+    metrics["seconds"] = round(time.monotonic() - began_s, 1)
+    (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
+    return metrics
+
+
 @contextmanager
-def _federation(out: Path, *, ports: Ports) -> Iterator[None]:
-    """A CA, a coordinator that serves its registrar too, and four generators that joined by token."""
+def _federation(out: Path, *, plan: Plan, ports: Ports) -> Iterator[None]:
+    """A CA, a coordinator that serves its registrar too, and generators that joined by token."""
     from parties.console import console
     from splitlearn.identity import Registrar, create_federation, invite, join
 
@@ -104,7 +113,7 @@ def _federation(out: Path, *, ports: Ports) -> Iterator[None]:
         _wait_for(ports.registrar, coordinator, log=out / "hub" / "coordinator.txt")
         _wait_for(ports.control, coordinator, log=out / "hub" / "coordinator.txt")
         console.print(f"the coordinator runs as process {coordinator.pid}", markup=False)
-        for party, language in LANGUAGES.items():
+        for party, language in plan.languages.items():
             token = invite(federation, party=party, role=Role.GENERATOR)
             _checked(
                 "generator",
@@ -191,13 +200,13 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _audit(out: Path) -> dict[str, Any]:
+def _audit(out: Path, *, plan: Plan) -> dict[str, Any]:
     """Each generator's log against the hub's about it."""
     from parties.auditor import judge_of
     from splitlearn import audit
 
     ok, matched, records = True, 0, 0
-    for party in LANGUAGES:
+    for party in plan.languages:
         both = audit.reconcile(
             out / "hub/run" / f"audit-{party}",
             out / party / "run/tongues/audit",
@@ -228,5 +237,6 @@ def _table(metrics: dict[str, Any]) -> "Table":
     table.add_row("bytes a token, all included", f"{metrics['bytes_per_token']:.2f}")
     table.add_row("tokens a second", f"{metrics['tokens_per_s']:.0f}")
     verdict = "verified, and they agree" if metrics["audit"]["ok"] else "NOT VERIFIED"
-    table.add_row("eight logs", f"{verdict}: {metrics['audit']['matched']} messages")
+    logs = 2 * len(metrics["members"])
+    table.add_row(f"{logs} logs", f"{verdict}: {metrics['audit']['matched']} messages")
     return table

@@ -3,6 +3,8 @@
 import hashlib
 import shutil
 import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,12 +12,31 @@ from parties.demo_data import MODEL_SHA256
 from parties.demo_lines import write_lines
 from splitlearn.errors import ManifestError
 
-__all__ = ["LANGUAGES", "ROUNDS", "Ports", "prepare"]
+__all__ = ["DEMO", "Plan", "Ports", "prepare"]
 
-# By the party that holds them.
-LANGUAGES = {"albion": "en", "roma": "it", "iberia": "es", "kyiv": "uk"}
 ROUNDS = 2
-STEPS = 110
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who takes part, with what.
+
+    languages: by the party that holds them; write(folder, language) leaves the language's passages there
+    as LANGUAGE.txt; steps and deadline_s: of a round.
+    """
+
+    languages: Mapping[str, str]
+    write: Callable[[Path, str], object]
+    steps: int
+    deadline_s: int
+
+
+DEMO = Plan(
+    languages={"albion": "en", "roma": "it", "iberia": "es", "kyiv": "uk"},
+    write=lambda folder, language: write_lines(folder, languages=(language,)),
+    steps=110,
+    deadline_s=900,
+)
 
 _JOB = """\
 # What the discriminator's party wants pre-trained. README.md explains every key.
@@ -52,7 +73,7 @@ warmup_steps = 10
 count = {rounds}
 steps = {steps}
 held_out = 6
-deadline_s = 900
+deadline_s = {deadline_s}
 silence_s = 60
 gather_s = 0
 least = {least}
@@ -120,7 +141,7 @@ class Ports:
             probe.close()
 
 
-def prepare(out: Path, *, ports: Ports) -> None:
+def prepare(out: Path, *, plan: Plan, ports: Ports) -> None:
     """Write text, settings and policies of all parties; what lay in `out` goes.
 
     Raises ManifestError where a package of the extra "demo-pretrain" is missing.
@@ -141,13 +162,14 @@ def prepare(out: Path, *, ports: Ports) -> None:
             vocabulary=vocabulary,
             model=model,
             rounds=ROUNDS,
-            steps=STEPS,
-            least=len(LANGUAGES),
+            steps=plan.steps,
+            deadline_s=plan.deadline_s,
+            least=len(plan.languages),
         )
     )
-    for party, language in LANGUAGES.items():
+    for party, language in plan.languages.items():
         (out / party).mkdir()
-        write_lines(out / party, languages=(language,))
+        plan.write(out / party, language)
         shutil.copyfile(policies / "generator.toml", out / party / "policy.toml")
         (out / f"{party}.toml").write_text(
             _GENERATOR.format(

@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 __all__ = ["conduct"]
 
 
-def conduct(job: Path, summon: "Summon") -> None:
+def conduct(job: Path, summon: "Summon", *, processes: int = 0) -> None:
     """Do the rounds of the job that are not done yet; export the model, and say that it is finished.
 
-    Raises what stopped it. Written below the job's run folder: checkpoints/, audit-PARTY/ for each
-    generator, events.jsonl, model/ and finished.json.
+    processes: see `training.shared`. Raises what stopped it. Written below the job's run folder:
+    checkpoints/, audit-PARTY/ for each generator, events.jsonl, model/ and finished.json.
     """
     from parties.recording import Recorder
-    from parties.training import discriminator_of, ranks_of, vocabulary_of
+    from parties.training import discriminator_of, ranks_of, shared, vocabulary_of
     from splitlearn import policy
     from splitlearn.engine.discriminator import DiscriminatorEngine
     from splitlearn.identity import Identity
     from splitlearn.manifest import load_pretrain
 
-    settings = load_pretrain(job)
+    settings = shared(load_pretrain(job), processes=processes)
     rules, identity = policy.load(settings.policy.file), Identity.load(settings.identity.folder)
     folder = settings.run.folder
     vocabulary = vocabulary_of(settings)

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from splitlearn.coordination.claims import claimed
 from splitlearn.coordination.endings import CONDUCTING, failure
+from splitlearn.coordination.messages import number_of
 from splitlearn.coordination.summon import GridSummon, Summon
 from splitlearn.errors import ManifestError, SplitLearnError
 from splitlearn.manifest import load_pretrain
@@ -34,10 +35,11 @@ def main(grid: Grid, context: Context) -> None:
             folder / CONDUCTING,
             otherwise=f"another process conducts the job in {folder}; wait until it has ended",
         ):
-            _conduct(job, GridSummon(grid))
+            _conduct(job, GridSummon(grid), processes=number_of(context.run_config, "processes"))
     except SplitLearnError as error:
         raise failure(error) from None
 
 
-def _conduct(job: Path, summon: Summon) -> None:
-    importlib.import_module("parties.discriminating").conduct(job, summon)
+def _conduct(job: Path, summon: Summon, *, processes: int) -> None:
+    conduct = importlib.import_module("parties.discriminating").conduct
+    conduct(job, summon, processes=processes)

@@ -30,13 +30,19 @@ __all__ = ["stream_round"]
 
 
 def stream_round(
-    settings: Path, descriptor: bytes, *, watch: Callable[["RoundEvent"], None] = lambda _: None
+    settings: Path,
+    descriptor: bytes,
+    *,
+    processes: int = 0,
+    watch: Callable[["RoundEvent"], None] = lambda _: None,
 ) -> bytes:
     """Stream for the whole of one round; the report as JSON.
 
-    settings: the party's generator.toml. Raises what stopped it; what was trained until then is kept.
+    settings: the party's generator.toml; processes: see `training.shared`. Raises what stopped it; what
+    was trained until then is kept.
     """
     from parties.reach import Reach, farewell
+    from parties.training import shared
     from splitlearn import __version__, policy
     from splitlearn.audit import Log
     from splitlearn.channel import PeerRestarted
@@ -47,7 +53,8 @@ def stream_round(
     from splitlearn.manifest.fields import PeerTable
     from splitlearn.roles import Role
 
-    table, summons = load_generator(settings), parse_summons(descriptor)
+    table = shared(load_generator(settings), processes=processes)
+    summons = parse_summons(descriptor)
     rules, identity = policy.load(table.policy.file), Identity.load(table.identity.folder)
     folder = table.run.folder / summons.run
     peer = PeerTable.model_validate({"party": table.coordinator.party, "dial": summons.address})

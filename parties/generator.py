@@ -24,6 +24,7 @@ def stream(message: Message, context: Context) -> Message:
         return answer(message, context, stream=_stream_round)
 
 
-def _stream_round(settings: Path, descriptor: bytes) -> bytes:
-    report: bytes = importlib.import_module("parties.generating").stream_round(settings, descriptor)
+def _stream_round(settings: Path, descriptor: bytes, processes: int) -> bytes:
+    stream_round = importlib.import_module("parties.generating").stream_round
+    report: bytes = stream_round(settings, descriptor, processes=processes)
     return report

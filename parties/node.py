@@ -56,6 +56,10 @@ def run(
     state: Annotated[
         Path | None, typer.Option(help="Folder for Flower's files; else one beside the settings.")
     ] = None,
+    nproc: Annotated[
+        int,
+        typer.Option(min=0, max=1024, help="Processes that share a batch; else run.processes."),
+    ] = 0,
 ) -> None:
     """Serve the coordinator's rounds until Ctrl-C; comes back by itself when the line does.
 
@@ -88,6 +92,7 @@ def run(
                 settings=settings,
                 folder=folder,
                 party=table.coordinator.party,
+                processes=nproc,
                 report=_say,
             )
             node.run()

@@ -25,6 +25,10 @@ def pretrain(
     patience: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for a coordinator that is away.")
     ] = 120.0,
+    nproc: Annotated[
+        int,
+        typer.Option(min=0, max=1024, help="Processes that share a batch; else run.processes."),
+    ] = 0,
 ) -> None:
     """Pre-train with the generators that the coordinator on this machine calls.
 
@@ -53,6 +57,7 @@ def pretrain(
             coordinator=str(settings.coordinator.address),
             attempts=attempts,
             patience_s=patience,
+            processes=nproc,
         ).see_through()
     _say(f"finished; results lie in {folder}")
 
@@ -80,6 +85,7 @@ class _Pursuit:
     coordinator: str
     attempts: int
     patience_s: float
+    processes: int = 0
     _run: int | None = field(default=None, init=False)
 
     def see_through(self) -> None:
@@ -133,7 +139,7 @@ class _Pursuit:
         told = False
         while True:
             try:
-                run = control.start(self.job)
+                run = control.start(self.job, processes=self.processes)
             except ChannelError as error:
                 if time.monotonic() >= ends:
                     raise

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -24,12 +24,15 @@ if TYPE_CHECKING:
     from splitlearn.pretrain.settings import ModelSettings, TrainingSettings
     from splitlearn.pretrain.vocabulary import Vocabulary
 
+Settings = TypeVar("Settings", "Generator", "Pretrain")
+
 __all__ = [
     "Shape",
     "discriminator_of",
     "generator_of",
     "main",
     "ranks_of",
+    "shared",
     "vocabulary_of",
 ]
 
@@ -51,6 +54,14 @@ def vocabulary_of(settings: "Generator | Pretrain") -> "Vocabulary":
     from splitlearn.pretrain.vocabulary import load_vocabulary
 
     return load_vocabulary(settings.vocabulary.file, digest=settings.vocabulary.digest)
+
+
+def shared(settings: "Settings", *, processes: int) -> "Settings":
+    """The same settings with a batch shared by so many processes; 0: as they say themselves."""
+    if not processes:
+        return settings
+    run = settings.run.model_copy(update={"processes": processes})
+    return settings.model_copy(update={"run": run})
 
 
 def discriminator_of(

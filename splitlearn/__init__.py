@@ -3,6 +3,7 @@
 Importing this package imports no torch: `load_merged` is fetched when it is first asked for.
 """
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", "load_merged"]
 
-__version__ = "0.1.0"
+__version__ = version("splitlearn")
 
 
 def __getattr__(name: str) -> object:

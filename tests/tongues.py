@@ -16,7 +16,6 @@ name = "tongues"
 folder = "hub/run"
 seed = 1
 threads = 1
-processes = {processes}
 
 [identity]
 folder = "{identity}"
@@ -65,7 +64,6 @@ _GENERATOR = """
 [run]
 folder = "{party}/run"
 threads = 1
-processes = {processes}
 save_every = 5
 
 [identity]
@@ -122,8 +120,6 @@ def tongues(
     rounds: int = 1,
     steps: int = 8,
     least: int | None = None,
-    processes: int = 1,
-    generator_processes: int = 1,
     more: str = "",
     save_every: int = 5,
     control: int = 1,
@@ -143,7 +139,6 @@ def tongues(
             rounds=rounds,
             steps=steps,
             least=least or len(languages),
-            processes=processes,
             width=WIDTH,
             control=control,
             listen=listen,
@@ -163,7 +158,6 @@ def tongues(
                 language=language,
                 text=text_file(folder / party, seed=number),
                 width=WIDTH,
-                processes=generator_processes,
                 more=more,
                 port=port,
             )

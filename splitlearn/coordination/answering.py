@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flwr.app import Context, Message
 
-from splitlearn.coordination.messages import descriptor_of, refusal_of, reply_of
+from splitlearn.coordination.messages import descriptor_of, number_of, refusal_of, reply_of
 from splitlearn.errors import ManifestError, SplitLearnError
 
 __all__ = ["answer"]
@@ -19,14 +19,16 @@ _LOGGER = logging.getLogger("splitlearn.coordination")
 
 
 def answer(
-    message: Message, context: Context, *, stream: Callable[[Path, bytes], bytes]
+    message: Message, context: Context, *, stream: Callable[[Path, bytes, int], bytes]
 ) -> Message:
-    """Have `stream(settings, descriptor)` work through one round; its report goes into the reply.
+    """Have `stream(settings, descriptor, processes)` work through one round; its report is the reply.
 
-    settings: the file that the node's own people named, from the node's configuration.
+    settings: the file that the node's own people named; processes: how many share a batch, 0 for what
+    the file says. Both are from the node's configuration, not from the message.
     """
     try:
-        reply = reply_of(stream(_settings(context), descriptor_of(message)))
+        processes = number_of(context.node_config, "processes")
+        reply = reply_of(stream(_settings(context), descriptor_of(message), processes))
     except SplitLearnError as error:
         reply = refusal_of(" ".join(str(error).split()))
     except Exception as error:

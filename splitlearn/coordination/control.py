@@ -73,12 +73,17 @@ class Control:
         self.address = f"{_LOOPBACK}:{port}"
         self._client = ControlHttpClient(f"http://{self.address}", timeout=_DEADLINE_S)
 
-    def start(self, job: Path) -> int:
-        """Submit a run of the job in the file `job`; return its number."""
+    def start(self, job: Path, *, processes: int = 0) -> int:
+        """Submit a run of the job in the file `job`; return its number.
+
+        processes: how many share a batch, in place of the file's `run.processes`; 0: as the file says.
+        """
         fab = build_fab()
         request = StartRunRequest(
             fab=fab_to_proto(Fab(fab.digest, fab.content, {})),
-            override_config=user_config_to_proto({"job": str(job.resolve())}),
+            override_config=user_config_to_proto(
+                {"job": str(job.resolve()), "processes": processes}
+            ),
         )
         answer = self._ask(lambda: self._client.StartRun(request))
         if not answer.HasField("run_id"):

@@ -63,7 +63,7 @@ def check_fab(content: bytes) -> None:
         components, config = tables["components"], tables.get("config", {})
     except _UNREADABLE:
         raise PeerError(f"{_THEIRS} is not a bundle that Flower could read") from None
-    if components != _ours() or set(config) - {"job"}:
+    if components != _ours() or set(config) - {"job", "processes"}:
         raise PeerError(f"{_THEIRS} names other apps or settings than those of splitlearn")
 
 

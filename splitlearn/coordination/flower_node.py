@@ -52,7 +52,7 @@ def run(path: Path) -> None:
     start_client_internal(
         state_factory=states,
         server_address=orders.address,
-        node_config={"settings": str(orders.settings)},
+        node_config={"settings": str(orders.settings), "processes": orders.processes},
         insecure=False,
         authentication_keys=(key, key.public_key()),
         runtime_api_address=address,

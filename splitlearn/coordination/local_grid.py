@@ -43,8 +43,11 @@ class LocalGrid(Grid):
         self._joined = 0
         self._sent = 0
 
-    def join(self, party: str, *, settings: Path) -> int:
-        """Have a node of `party` come, or come back; return its number."""
+    def join(self, party: str, *, settings: Path, processes: int = 0) -> int:
+        """Have a node of `party` come, or come back; return its number.
+
+        settings, processes: the node's configuration, as SuperNode has it.
+        """
         with self._lock:
             known = next((n for n in self._nodes.values() if n.party == party), None)
             self._joined += 1
@@ -52,7 +55,7 @@ class LocalGrid(Grid):
             context = Context(
                 run_id=_RUN,
                 node_id=number,
-                node_config={"settings": str(settings)},
+                node_config={"settings": str(settings), "processes": processes},
                 state=RecordDict(),
                 run_config={},
             )

@@ -1,8 +1,10 @@
 """What a round's opening and its answers look like inside Flower's messages: one record, one value."""
 
+from collections.abc import Mapping
+
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from splitlearn.errors import WireError
+from splitlearn.errors import ManifestError, WireError
 
 __all__ = [
     "MAX_DESCRIPTOR_BYTES",
@@ -11,6 +13,7 @@ __all__ = [
     "QUERY",
     "content_of",
     "descriptor_of",
+    "number_of",
     "reading_of",
     "refusal_of",
     "reply_of",
@@ -20,6 +23,7 @@ __all__ = [
 MAX_DESCRIPTOR_BYTES = 16 * 2**10
 MAX_REPORT_BYTES = 64 * 2**10
 MAX_SENTENCE = 600
+MAX_NUMBER = 1024
 # Flower's word for a message that a ClientApp answers without training.
 QUERY = "query"
 _RECORD = "round"
@@ -38,6 +42,14 @@ def descriptor_of(message: Message) -> bytes:
     if not isinstance(value, bytes):
         raise WireError("message that opens a round carries no bytes")
     return _bounded(value, limit_bytes=MAX_DESCRIPTOR_BYTES, what="descriptor of a round")
+
+
+def number_of(config: Mapping[str, object], key: str) -> int:
+    """A whole number of a run's or node's configuration, 0 where there is none. Raises ManifestError."""
+    value = config.get(key, 0)
+    if type(value) is not int or not 0 <= value <= MAX_NUMBER:
+        raise ManifestError(f"{key} is {value!r}; expected a whole number from 0 to {MAX_NUMBER}")
+    return value
 
 
 def reply_of(report: bytes) -> RecordDict:

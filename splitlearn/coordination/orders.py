@@ -16,7 +16,8 @@ _MAX_BYTES = 16 * 2**10
 class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Paths are absolute. address: the coordinator's "host:port". party: who alone may answer there.
 
-    settings: what the ClientApp reads. ending: where the process notes why it ends.
+    settings: what the ClientApp reads; processes: in place of what it says there, 0 for none. ending:
+    where the process notes why it ends.
     """
 
     identity: Path
@@ -24,6 +25,7 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     party: str | None
     settings: Path
     ending: Path
+    processes: int = 0
 
 
 class Ending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

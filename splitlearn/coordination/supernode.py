@@ -44,7 +44,8 @@ _PARTING_S = 7.0
 class SuperNode:
     """The node of `identity`, a generator's, at the coordinator on `address` ("host:port").
 
-    settings: the file that the ClientApp reads. folder: for Flower's things, 0700. party: the
+    settings: the file that the ClientApp reads; processes: how many share a batch there, 0 for what the
+    file says. folder: for Flower's things, 0700. party: the
     coordinator's name, where it alone may answer. environment: more of it for the node's processes.
     report: one line per event, for a terminal.
     """
@@ -54,6 +55,7 @@ class SuperNode:
     settings: Path
     folder: Path
     party: str | None = None
+    processes: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     report: Callable[[str], None] = lambda _line: None
     _away: bool = field(default=False, init=False, repr=False)
@@ -118,6 +120,7 @@ class SuperNode:
                 party=self.party,
                 settings=self.settings.resolve(),
                 ending=ending,
+                processes=self.processes,
             ),
         )
         home = files.make_folder(self.folder / "flower")

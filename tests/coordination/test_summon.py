@@ -32,7 +32,7 @@ class Room:
         self.now = 100.0
         self.summon = GridSummon(self.grid, clock=lambda: self.now)
 
-    def work(self, settings: Path, descriptor: bytes) -> bytes:
+    def work(self, settings: Path, descriptor: bytes, _processes: int) -> bytes:
         party = settings.name
         self.worked.append((party, descriptor))
         assert self.go[party].wait(20)

@@ -21,11 +21,11 @@ from tests.tongues import Tongues, tongues
 LANGUAGES = {"ana": "aa", "bo": "bb"}
 
 
-def conducted(made: Tongues) -> dict[str, Any]:
+def conducted(made: Tongues, *, processes: int = 0) -> dict[str, Any]:
     with LocalGrid(generator.app) as grid:
         for party, settings in made.generators.items():
             grid.join(party, settings=settings)
-        conduct(made.job, GridSummon(grid))
+        conduct(made.job, GridSummon(grid), processes=processes)
     found: dict[str, Any] = json.loads((made.run / "metrics.json").read_text())
     return found
 
@@ -135,8 +135,8 @@ def test_renamed_ids_train_the_discriminator_all_the_same(tmp_path: Path) -> Non
 
 
 def test_several_processes_of_a_party_share_its_batches(tmp_path: Path) -> None:
-    made = tongues(tmp_path, {"ana": "aa"}, processes=2, steps=4)
+    made = tongues(tmp_path, {"ana": "aa"}, steps=4)
     alone = tongues(tmp_path / "alone", {"ana": "aa"}, steps=4)
-    many, one = conducted(made), conducted(alone)
+    many, one = conducted(made, processes=2), conducted(alone)
     assert many["steps"] == one["steps"] == 4
     assert many["members"]["ana"]["tokens"] == one["members"]["ana"]["tokens"]

@@ -20,9 +20,7 @@ def job(tmp_path: Path) -> Path:
     return tongues(tmp_path, {"ana": "aa"}).job
 
 
-def conduct(
-    monkeypatch: pytest.MonkeyPatch, named: object, act: Callable[[Path, Summon], None]
-) -> None:
+def conduct(monkeypatch: pytest.MonkeyPatch, named: object, act: Callable[..., None]) -> None:
     """Run the ServerApp as Flower does, with `act` for what conducts."""
     conducting = types.ModuleType("parties.discriminating")
     vars(conducting)["conduct"] = act
@@ -44,7 +42,8 @@ def test_the_job_is_conducted_over_the_grid_by_one_process_at_a_time(
     seen = []
     claim = job.parent / "hub" / "run" / ".conducting"
 
-    def act(path: Path, summon: Summon) -> None:
+    def act(path: Path, summon: Summon, *, processes: int) -> None:
+        assert processes == 0
         assert isinstance(summon, GridSummon)
         assert held(claim)
         seen.append(path)
@@ -62,7 +61,7 @@ def test_the_job_is_conducted_over_the_grid_by_one_process_at_a_time(
 def test_what_ends_a_job_is_told_with_its_remedy(
     monkeypatch: pytest.MonkeyPatch, job: Path
 ) -> None:
-    def act(_path: Path, _summon: Summon) -> None:
+    def act(_path: Path, _summon: Summon, **_: int) -> None:
         raise ChannelError("a line is gone")
 
     with pytest.raises(RuntimeError, match=r"^\[exit 5\] a line is gone$"):

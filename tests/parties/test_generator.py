@@ -14,16 +14,18 @@ def test_a_round_is_streamed_by_whoever_streams_rounds(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     streaming = types.ModuleType("parties.generating")
-    vars(streaming)["stream_round"] = lambda settings, told: settings.name.encode() + told
+    vars(streaming)["stream_round"] = lambda settings, told, *, processes: (
+        f"{settings.name} {processes}".encode() + told
+    )
     monkeypatch.setitem(sys.modules, "parties.generating", streaming)
     with LocalGrid(generator.app) as grid:
-        node = grid.join("anna", settings=tmp_path / "generator.toml")
+        node = grid.join("anna", settings=tmp_path / "generator.toml", processes=2)
         summon = GridSummon(grid)
         summon.open(b" one", 60)
         found: list[Reply] = []
         while not found:
             found = summon.poll()
-    assert found == [Reply(node=node, party="anna", report=b"generator.toml one")]
+    assert found == [Reply(node=node, party="anna", report=b"generator.toml 2 one")]
 
 
 def test_neither_app_imports_torch_with_itself() -> None:
