@@ -27,12 +27,16 @@ demo: $(READY)
 demo-pretrain: $(READY)
 	$(BIN)/splitlearn demo-pretrain
 
+# A file's tests stay in one process, so what they share is made once. JOBS=0 runs all in this one.
+JOBS ?= 2
+SIDE_BY_SIDE := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
 # The report is looked at in a real browser where there is one.
 BROWSER := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 
 test: $(READY)
 	@test -n "$(BROWSER)" || echo "== no chromium on PATH: the report's browser tests are left out"
-	$(BIN)/pytest $(if $(BROWSER),,-m "not gpu and not browser")
+	$(BIN)/pytest $(SIDE_BY_SIDE) $(if $(BROWSER),,-m "not gpu and not browser")
 
 check: $(READY)
 	$(BIN)/ruff format --check
