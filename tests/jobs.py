@@ -9,16 +9,21 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, BertTokenizerFast
+from transformers import BertConfig, BertModel, BertTokenizerFast, PreTrainedTokenizerFast
 
 from parties import compute
 from splitlearn.roles import Role
 from tests.federation import make_identity
+from tests.tiny import CAUSAL_TASK, tiny_model
 
 # The port of a compute party that is not there.
 NOWHERE = 1
 Changes = Mapping[str, Mapping[str, object]]
 LABELS = ("bad", "good")
+CAUSAL: Changes = {
+    "model": {"task": CAUSAL_TASK, "labels": None},
+    "data": {"label": None},
+}
 WORDS = ("film", "story", "actors", "was", "were", "the", "a", "very", "long", "short", "old")
 _SENTIMENT = {"bad": ("dull", "poor", "flat"), "good": ("bright", "fine", "warm")}
 _POLICIES = Path(__file__).parent.parent / "parties" / "policies"
@@ -31,15 +36,19 @@ def make_job(
     layers: int = 4,
     dropout: float = 0.0,
     changes: Changes | None = None,
+    family: str = "bert",
 ) -> Path:
     """A trusted party's folder with all that job.toml names; the job file's path.
 
     changes: tables of job.toml with keys to set, or to leave out where the value is None. Made again
-    in the same folder it is another job over the same files.
+    in the same folder it is another job over the same files. family: of the model; `CAUSAL` has the
+    changes that a decoder's job takes.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "model").exists():
+    if not (folder / "model").exists() and family == "bert":
         _model(folder / "model", layers=layers, dropout=dropout)
+    elif not (folder / "model").exists():
+        _decoder(folder / "model", family, layers=layers, dropout=dropout)
     _rows(folder / "train.jsonl", examples, seed=1)
     _rows(folder / "evaluate.jsonl", 10, seed=2)
     _rows(folder / "canary.jsonl", 12, seed=5)
@@ -57,11 +66,11 @@ def public_lines(count: int) -> list[str]:
     return [row["text"] for row in _sentences(count, seed=3)]
 
 
-def make_clinic(folder: Path, changes: Changes | None = None) -> Path:
+def make_clinic(folder: Path, changes: Changes | None = None, *, family: str = "bert") -> Path:
     """A job of party clinic, a member of the federation that lies in `folder`."""
     identity = make_identity(folder, "clinic", Role.TRUSTED)
     changes = {**(changes or {}), "identity": {"folder": str(identity.folder)}}
-    return make_job(folder / "clinic", changes=changes)
+    return make_job(folder / "clinic", changes=changes, family=family)
 
 
 def make_gpuhost(
@@ -168,6 +177,25 @@ def _sentences(count: int, *, seed: int) -> list[dict[str, str]]:
 def _rows(path: Path, count: int, *, seed: int) -> None:
     lines = [json.dumps(row) for row in _sentences(count, seed=seed)]
     path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def _decoder(folder: Path, family: str, *, layers: int, dropout: float) -> None:
+    """A decoder of width 32 over the same words, whose tokenizer has an end of text and no padding."""
+    words = ("<pad>", "<unk>", "<s>", "</s>", *WORDS, *sum(_SENTIMENT.values(), ()))
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>", model_max_length=64
+    ).save_pretrained(folder)
+    tiny_model(
+        family,
+        layers=layers,
+        dropout=dropout,
+        vocab_size=len(words),
+        max_position_embeddings=64,
+        use_cache=True,
+    ).save_pretrained(folder)
 
 
 def _model(folder: Path, *, layers: int, dropout: float) -> None:

@@ -49,7 +49,14 @@ def batch_of(tiny: object) -> Batch:
     each_token = "labels" in labels and labels["labels"].dim() == 2
     items = int((labels["labels"] != -100).sum()) if each_token else len(lengths)
     inputs: Mapping[str, Tensor] = tiny.inputs  # type: ignore[attr-defined]
-    return Batch(inputs=dict(inputs), labels=dict(labels), lengths=lengths, items=items)
+    return Batch(
+        inputs=dict(inputs),
+        labels=dict(labels),
+        lengths=lengths,
+        items=items,
+        next_token=tiny.next_token,  # type: ignore[attr-defined]
+        joined=tiny.joined,  # type: ignore[attr-defined]
+    )
 
 
 def trusted_run(

@@ -10,6 +10,10 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
+from splitlearn.split.families import FAMILIES
+from splitlearn.tasks.batches import batch
+from splitlearn.tasks.encode import Example
+
 TASKS = ("sequence-classification", "token-classification", "question-answering")
 VOCABULARY = 60
 LABELS = 3
@@ -18,7 +22,11 @@ _AUTO = {
     "sequence-classification": transformers.AutoModelForSequenceClassification,
     "token-classification": transformers.AutoModelForTokenClassification,
     "question-answering": transformers.AutoModelForQuestionAnswering,
+    "causal-language-modelling": transformers.AutoModelForCausalLM,
 }
+CAUSAL_TASK = "causal-language-modelling"
+ENCODERS = tuple(sorted(name for name, family in FAMILIES.items() if not family.causal))
+DECODERS = tuple(sorted(name for name, family in FAMILIES.items() if family.causal))
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,8 @@ class TinyBatch:
     inputs: dict[str, Tensor]
     labels: dict[str, Tensor]
     lengths: tuple[int, ...]
+    next_token: bool = False
+    joined: bool = False
 
     @property
     def width(self) -> int:
@@ -35,20 +45,40 @@ class TinyBatch:
 def tiny_model(
     model_type: str,
     *,
-    task: str = "sequence-classification",
+    task: str | None = None,
     layers: int = 4,
     dropout: float = 0.0,
     attention: str = "sdpa",
     seed: int = 0,
+    **more: object,
 ) -> PreTrainedModel:
-    """Width 32, four heads, weights from the seed. The global random state is left as it was."""
+    """Width 32, four heads, weights from the seed. The global random state is left as it was.
+
+    task: of a decoder it is always to say the next token. more: of the config.
+    """
+    causal = model_type in DECODERS
+    task = CAUSAL_TASK if causal else task or "sequence-classification"
     sizes: dict[str, object] = {
         "vocab_size": VOCABULARY,
         "max_position_embeddings": 40,
         "pad_token_id": 1,
         "num_labels": 2 if task == "question-answering" else LABELS,
     }
-    if model_type == "distilbert":
+    if causal:
+        del sizes["num_labels"]
+        sizes |= {"use_cache": False, "bos_token_id": 2, "eos_token_id": 3}
+    if model_type == "gpt2":
+        sizes |= {"n_embd": 32, "n_layer": layers, "n_head": 4, "n_inner": 64}
+        sizes |= {"resid_pdrop": dropout, "attn_pdrop": dropout, "embd_pdrop": dropout}
+    elif causal:
+        sizes |= {"hidden_size": 32, "num_hidden_layers": layers, "num_attention_heads": 4}
+        sizes |= {"num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64}
+        sizes |= {"attention_dropout": dropout, "tie_word_embeddings": model_type != "mistral"}
+        if model_type == "mistral":
+            sizes["sliding_window"] = 4
+        if model_type == "llama":
+            sizes |= {"attention_bias": True, "mlp_bias": True}
+    elif model_type == "distilbert":
         sizes |= {"dim": 32, "n_layers": layers, "n_heads": 4, "hidden_dim": 64}
         sizes |= {"dropout": dropout, "attention_dropout": dropout}
         sizes |= {"qa_dropout": dropout, "seq_classif_dropout": dropout}
@@ -60,7 +90,7 @@ def tiny_model(
         sizes |= {"embedding_size": 16}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = AutoConfig.for_model(model_type, **sizes)
+        config = AutoConfig.for_model(model_type, **(sizes | more))
         model = _AUTO[task].from_config(config, attn_implementation=attention)
         with torch.no_grad():  # biases that are not zero, so that a lost one shows
             for name, weight in model.named_parameters():
@@ -78,6 +108,10 @@ def tiny_batch(
     ids = torch.randint(5, VOCABULARY, mask.shape, generator=generator)
     inputs = {"input_ids": ids * mask + (1 - mask), "attention_mask": mask}
     name = type(model).__name__
+    if model.config.model_type in DECODERS:
+        labels = torch.where(mask == 1, inputs["input_ids"], -100)
+        labels[:, 0] = -100
+        return TinyBatch(inputs, {"labels": labels}, tuple(lengths), next_token=True)
     if name.endswith("ForSequenceClassification"):
         labels = {"labels": torch.randint(LABELS, (len(lengths),), generator=generator)}
     elif name.endswith("ForTokenClassification"):
@@ -87,6 +121,20 @@ def tiny_batch(
         start = torch.zeros(len(lengths), dtype=torch.long)
         labels = {"start_positions": start, "end_positions": torch.tensor(lengths) - 1}
     return TinyBatch(inputs, labels, tuple(lengths))
+
+
+def joined_batch(
+    *, lengths: Sequence[int] = (4, 3, 5, 2), width: int = 8, seed: int = 1
+) -> TinyBatch:
+    """Random texts for a decoder, several in a row of at most `width` tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    examples = []
+    for length in lengths:
+        ids = tuple(torch.randint(5, VOCABULARY, (length,), generator=generator).tolist())
+        targets = {"labels": (-100, *ids[1:])}
+        examples.append(Example(ids, None, targets, length - 1, 0, next_token=True))
+    made = batch(examples, pad_id=1, join=width)
+    return TinyBatch(made.inputs, made.labels, made.lengths, next_token=True, joined=True)
 
 
 def real_model_folder() -> Path:

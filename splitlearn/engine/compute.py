@@ -189,7 +189,7 @@ class ComputeEngine:
         training = loaded.trains and meta.phase == "train"
         entrance = cut_of(offer.cut).entrance(loaded.trunk.config.hidden_size)
         codec = loaded.codec(frame.kind, meta, samples=None)
-        h_BTD = _tensor(talk, codec, frame, meta, width=entrance)
+        h_BTD = _tensor(talk, codec, frame, meta, width=entrance, joined=loaded.trunk.joined)
         samples = loaded.coders.keep(codec)
         h_BTD.requires_grad_(training and offer.returns_input_gradient)
         set_training(loaded.trunk, training=training)
@@ -200,18 +200,21 @@ class ComputeEngine:
         if training:
             loaded.graphs[meta.step, meta.micro_batch] = (h_BTD, o_BTD, meta)
         codec = loaded.codec(Kind.OUTPUT, meta, samples=samples)
-        _answer(talk, codec, Kind.OUTPUT, o_BTD, meta, reply_to=frame.seq)
+        joined = loaded.trunk.joined
+        _answer(talk, codec, Kind.OUTPUT, o_BTD, meta, reply_to=frame.seq, joined=joined)
         loaded.coders.keep(codec)
 
     def _backward(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
         at = _step_of(frame)
         h_BTD, o_BTD, meta = loaded.graphs.pop((at.step, at.micro_batch))
-        g_BTD = _tensor(talk, loaded.codec(frame.kind, meta), frame, meta, width=o_BTD.shape[2])
+        codec, joined = loaded.codec(frame.kind, meta), loaded.trunk.joined
+        g_BTD = _tensor(talk, codec, frame, meta, width=o_BTD.shape[2], joined=joined)
         torch.autograd.backward(o_BTD, g_BTD)
         if loaded.offer.returns_input_gradient:
             assert h_BTD.grad is not None
             codec = loaded.codec(Kind.INPUT_GRADIENT, meta)
-            _answer(talk, codec, Kind.INPUT_GRADIENT, h_BTD.grad, meta, reply_to=frame.seq)
+            g_BTD, seq = h_BTD.grad, frame.seq
+            _answer(talk, codec, Kind.INPUT_GRADIENT, g_BTD, meta, reply_to=seq, joined=joined)
         if at.micro_batch == at.micro_batches - 1:
             loaded.versions.update(at.step, stepper=loaded.stepper)
             self._observe(Answered(at.step))
@@ -346,11 +349,13 @@ def _step_of(frame: Frame) -> StepTensor:
     return frame.meta
 
 
-def _tensor(talk: Talk, codec: Codec, frame: Frame, meta: StepTensor, *, width: int) -> Tensor:
+def _tensor(
+    talk: Talk, codec: Codec, frame: Frame, meta: StepTensor, *, width: int, joined: bool
+) -> Tensor:
     """The padded tensor that a frame's payload stands for; meta is the activation's."""
     rows = sum(meta.lengths) if meta.packed else len(meta.lengths) * meta.width
     x_ND = talk.tensor(frame, codec=codec, rows=rows, width=width)
-    return unpack(x_ND, lengths=meta.lengths, width=meta.width, packed=meta.packed)
+    return unpack(x_ND, lengths=meta.lengths, width=meta.width, packed=meta.packed, joined=joined)
 
 
 def _answer(
@@ -361,12 +366,13 @@ def _answer(
     meta: StepTensor,
     *,
     reply_to: int,
+    joined: bool,
 ) -> None:
     answer = msgspec.structs.replace(meta, lengths=(), reply_to=reply_to)
     x_BTD = x_BTD.detach()  # what waits to be sent holds no graph
     talk.say_soon(
         kind,
         answer,
-        lambda: pack(x_BTD, lengths=meta.lengths, packed=meta.packed),
+        lambda: pack(x_BTD, lengths=meta.lengths, packed=meta.packed, joined=joined),
         codec=codec,
     )

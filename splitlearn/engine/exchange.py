@@ -18,7 +18,7 @@ from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.talk import Talk
 from splitlearn.gate import Private
 from splitlearn.roles import Kind
-from splitlearn.split.rows import pack, unpack
+from splitlearn.split.rows import apart, pack, unpack
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.frames import Frame
 from splitlearn.wire.messages import StepTensor
@@ -29,8 +29,9 @@ __all__ = ["Exchange", "rows_in"]
 class Exchange:
     """The tensors that a trusted party and its peer exchange in one conversation.
 
-    widths: columns of each kind that comes back. packed: whether padding is left out. noise: what is
-    in the gradients, for the record. namer: of samples, where a codec keeps their rows.
+    widths: columns of each kind that comes back. packed: whether padding is left out; joined: whether
+    several texts lie in a row. noise: what is in the gradients, for the record. namer: of samples, where
+    a codec keeps their rows.
     """
 
     def __init__(
@@ -41,10 +42,12 @@ class Exchange:
         widths: Mapping[Kind, int],
         packed: bool,
         noise: LabelNoise | None,
+        joined: bool = False,
         namer: Namer | None = None,
     ) -> None:
         self._talk, self._coders, self._widths = talk, coders, widths
         self._packed, self._noise, self._namer = packed, noise, namer
+        self._joined = joined
         # Pseudonyms of the examples of activations that are not answered yet.
         self._named: dict[tuple[int, int], tuple[bytes, ...]] = {}
         self._early: dict[tuple[Kind, int, int], Frame] = {}
@@ -69,7 +72,7 @@ class Exchange:
         self._talk.say_soon(
             kind,
             place if kind is Kind.ACTIVATION else msgspec.structs.replace(place, lengths=()),
-            lambda: pack(x_BTD, lengths=batch.lengths, packed=place.packed),
+            lambda: pack(x_BTD, lengths=batch.lengths, packed=place.packed, joined=self._joined),
             codec=codec,
             private=_private(batch),
             dp=noise.record(place.step) if noise and kind is Kind.GRADIENT else None,
@@ -92,7 +95,13 @@ class Exchange:
             width=self._widths[kind],
         )
         self._coders.keep(codec)
-        return unpack(x_ND, lengths=batch.lengths, width=place.width, packed=place.packed)
+        return unpack(
+            x_ND,
+            lengths=batch.lengths,
+            width=place.width,
+            packed=place.packed,
+            joined=self._joined,
+        )
 
     def _codec(self, kind: Kind, batch: Batch, place: StepTensor) -> Codec:
         """The codec of one message; an activation's examples are named by it, and its output's by that."""
@@ -113,9 +122,16 @@ def rows_in(batch: Batch, place: StepTensor) -> int:
 
 
 def _private(batch: Batch) -> Private:
-    """What must never be in a payload of this batch, for the gate to compare with."""
+    """What must never be in a payload of this batch, for the gate to compare with: a text a row.
+
+    Where the labels are the ids themselves, there are no others to look for.
+    """
+    ids_BT = batch.inputs["input_ids"]
+    if batch.joined:
+        ids_BT = apart(ids_BT, lengths=batch.lengths, filler=0)
+    labels = () if batch.next_token else (*batch.labels.values(), *batch.truth.values())
     return Private(
-        ids=batch.inputs["input_ids"].numpy(),
-        labels=tuple(t.numpy() for t in (*batch.labels.values(), *batch.truth.values())),
+        ids=ids_BT.numpy(),
+        labels=tuple(t.numpy() for t in labels),
         lengths=batch.lengths,
     )

@@ -33,6 +33,7 @@ from splitlearn.policy import Policy
 from splitlearn.roles import Kind, Role
 from splitlearn.session import Session
 from splitlearn.split.families import layers_of
+from splitlearn.split.rows import mask_of
 from splitlearn.tasks import Batch, batch
 from splitlearn.wire.messages import (
     Accept,
@@ -230,7 +231,7 @@ def _one_pass(model: PreTrainedModel, made: Batch, *, layer: int) -> _Pass:
     found.layer_s = (at["left"] - at["embedded"]) / len(layers)
     found.layer_backward_s = _backward_s(*ends["left"]) / len(layers)
     found.embed_backward_s = _backward_s(*ends["embedded"])
-    kept = made.inputs["attention_mask"].bool()
+    kept = mask_of(made.lengths, width=found.rows_ND.shape[1])
     found.rows_ND = found.rows_ND[kept].contiguous()
     return found
 

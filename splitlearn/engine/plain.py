@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
-from transformers.utils.generic import ModelOutput
 
 from splitlearn.engine.events import Evaluated, Observe, StepDone
 from splitlearn.engine.optimiser import build_stepper
 from splitlearn.engine.seeds import seeded
 from splitlearn.split.freeze import set_training
 from splitlearn.tasks.batches import Batch
+from splitlearn.tasks.score import told
 from splitlearn.wire.messages import OptimiserSpec, ScheduleSpec
 
 __all__ = ["evaluate_plain", "train_plain"]
@@ -55,16 +55,11 @@ def train_plain(
 def evaluate_plain(
     model: nn.Module, *, batches: Iterable[Batch], observe: Observe
 ) -> list[dict[str, Tensor]]:
-    """The model's logits for each batch, by name."""
+    """What `told` keeps of the model's output for each batch."""
     model.eval()
     outputs: list[dict[str, Tensor]] = []
     with torch.no_grad():
         for batch in batches:
-            outputs.append(logits_of(model(**batch.inputs)))
+            outputs.append(told(model(**batch.inputs), batch))
             observe(Evaluated(len(outputs)))
     return outputs
-
-
-def logits_of(output: ModelOutput) -> dict[str, Tensor]:
-    """The tensors of a model's output that a task's metrics read."""
-    return {name: value for name, value in output.items() if name.endswith("logits")}

@@ -52,6 +52,7 @@ from splitlearn.tasks import (
     load_rows,
     randomised,
 )
+from splitlearn.tasks.batches import joined_width
 from splitlearn.wire.messages import CodecSpec, Offer, OptimiserSpec, ScheduleSpec, TrunkModel
 
 __all__ = [
@@ -102,6 +103,7 @@ def prepare(job: Job) -> Prepared:
     data, model = data_of(job)
     cut = _cut(job, model)
     job.spans(layers=model.config.num_hidden_layers)
+    _check_tied(job, model)
     blueprint = trunk_model(model)
     bases = dict(_bases(job, model, cut, data.tokenizer))
     codec_bases = dict(_codec_bases(job, model, cut, data.tokenizer))
@@ -235,14 +237,14 @@ def data_of(job: Job) -> tuple[Data, PreTrainedModel]:
     loaded = load_model(job, found=rows.labels)
     tokenizer = loaded.tokenizer
     train = encode(rows, job=job, part="train", tokenizer=tokenizer, labels=loaded.labels)
-    pad_id = _pad_id(tokenizer)
+    pad_id, join = _pad_id(tokenizer), joined_width(job)
     held_out, evaluation = None, list[Batch]()
     if job.data.evaluate is not None:
         rows = load_rows(job, part="evaluate")
         held_out = encode(rows, job=job, part="evaluate", tokenizer=tokenizer, labels=loaded.labels)
         for first in range(0, len(held_out.examples), job.schedule.batch_size):
             examples = held_out.examples[first : first + job.schedule.batch_size]
-            evaluation.append(batch(examples, pad_id=pad_id))
+            evaluation.append(batch(examples, pad_id=pad_id, join=join))
     canaries = None
     if job.canary.file is not None:
         # Read as training data are, from another file.
@@ -271,6 +273,17 @@ def _steps(job: Job, train: Encoded, canaries: Encoded | None, *, pad_id: int) -
             f"{size / (all_sizes + size):.2g} or more here",
         )
     return steps
+
+
+def _check_tied(job: Job, model: PreTrainedModel) -> None:
+    """Stale steps add a tied head's gradients in another order than one model would."""
+    tied = getattr(model.config, "tie_word_embeddings", False) and job.predicts
+    if tied and job.schedule.staleness and job.cut.train_bottom:
+        raise job.fault(
+            "schedule.staleness",
+            f"is {job.schedule.staleness}, and this model's head is its embeddings, which train at both "
+            "ends of a step; take 0, or cut.train_bottom = false",
+        )
 
 
 def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:

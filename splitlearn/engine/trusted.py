@@ -11,6 +11,7 @@ newest checkpoint that all parties hold, with the same numbers.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import islice
 
 import torch
@@ -36,15 +37,16 @@ from splitlearn.engine.kept import Kept
 from splitlearn.engine.line import Line, Peer
 from splitlearn.engine.optimiser import build_stepper
 from splitlearn.engine.passage import Passage
-from splitlearn.engine.plain import logits_of
 from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.stale import Stretch
+from splitlearn.engine.tied import Tied
 from splitlearn.errors import SessionError
 from splitlearn.pipeline import ORDERS, Action, Op
 from splitlearn.roles import Kind
 from splitlearn.split.freeze import set_training
 from splitlearn.split.stage import RemoteStage
 from splitlearn.tasks.batches import Batch
+from splitlearn.tasks.score import told
 from splitlearn.wire.messages import Accept, StepTensor
 
 __all__ = ["EVALUATION_GROUP", "TrustedEngine"]
@@ -72,6 +74,7 @@ class TrustedEngine:
         for module in run.local.modules():
             if isinstance(module, RemoteStage):
                 module.exchange = pause_at_cut
+        self._tied = Tied(run.local)
         self.losses: list[float] = []
         # Wall seconds of each step that this process did, those done again after a restart included.
         self.step_s: list[float] = []
@@ -121,7 +124,7 @@ class TrustedEngine:
         self._surviving_restarts(lambda: self._train(steps))
 
     def evaluate(self, batches: Sequence[Batch]) -> list[dict[str, Tensor]]:
-        """The model's logits for each batch, by name, with the weights of the newest checkpoint."""
+        """What `told` keeps of the output for each batch, with the weights of the newest checkpoint."""
         outputs: list[dict[str, Tensor]] = []
 
         def work() -> None:
@@ -268,6 +271,7 @@ class TrustedEngine:
         mean = torch.zeros(())
         order = self._order(len(batches), gradients=self.run.offer.mode != "features")
         last = {action.micro_batch: action for action in order}
+        both = self.run.offer.returns_input_gradient  # then what is shared trains at both ends
         for action in order:
             i = action.micro_batch
             batch = batches[i]
@@ -280,11 +284,13 @@ class TrustedEngine:
             elif action.op is Op.TOP:
                 output = under_way[i].top()
                 loss = output["loss"] * (batch.items / total)
-                self._backward(loss, output, batch, items=total)
+                with self._tied.top(i) if both else nullcontext():
+                    self._backward(loss, output, batch, items=total)
                 mean += loss.detach()
                 under_way[i].turn()
             else:
-                under_way[i].backward(action.party)
+                with self._tied.bottom(i) if both and not action.party else nullcontext():
+                    under_way[i].backward(action.party)
             if action is last[i]:
                 del under_way[i]
         self._stepper.step()
@@ -328,7 +334,7 @@ class TrustedEngine:
                         output = under_way.pop(i).top()
                         done += 1
                         self._observe(Evaluated(done))
-                        yield logits_of(output)
+                        yield told(output, group[i])
                 for line in self._lines:
                     line.settle_if_due()
 

@@ -89,6 +89,11 @@ class Job(Table):
         return cut.bottom, last
 
     @property
+    def predicts(self) -> bool:
+        """Whether the text itself is what the model has to say."""
+        return self.model.task == "causal-language-modelling"
+
+    @property
     def peers(self) -> tuple[PeerTable, ...]:
         """The compute parties, in the order of their layers."""
         return (self.peer, *self.chain)
@@ -122,6 +127,7 @@ class Job(Table):
                 "task": self.model.task,
                 "attention": self.model.attention,
                 "max_length": self.data.max_length,
+                **({"join": True} if self.data.join else {}),
                 "cut": self.cut.model_dump(
                     exclude={"lower": {"public_text"}, "upper": {"public_text"}}
                 ),
@@ -202,6 +208,7 @@ _COLUMNS: Mapping[Task, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "sequence-classification": (("text", "label"), ("text_pair",)),
     "token-classification": (("tokens", "tags"), ()),
     "question-answering": (("question", "context", "answer_text", "answer_start"), ()),
+    "causal-language-modelling": (("text",), ()),
 }
 _ALL_COLUMNS = sorted({name for group in _COLUMNS.values() for names in group for name in names})
 # What decides a model's numbers lies in files of these kinds.
@@ -245,9 +252,13 @@ def _data_faults(job: Job) -> Iterator[Fault]:
                 f"data.{column}",
                 f"has no use in {task}, which has {_listed('data', needed + possible)}",
             )
+    if job.data.join and task != "causal-language-modelling":
+        yield Fault(
+            "data.join", f"is true, and {task} has one text a row; it takes false, or is left out"
+        )
     labels = job.model.labels
-    if labels is not None and task == "question-answering":
-        yield Fault("model.labels", "has no use in question-answering; leave it out")
+    if labels is not None and task in ("question-answering", "causal-language-modelling"):
+        yield Fault("model.labels", f"has no use in {task}; leave it out")
     if labels is not None and len(set(labels)) < len(labels):
         yield Fault("model.labels", "names a label twice; it takes different names")
 
@@ -347,6 +358,14 @@ def _privacy_faults(job: Job) -> Iterator[Fault]:
             "privacy.gradient_noise",
             'has no use in cut.mode "features", where no gradient leaves; leave it out',
         )
+    if job.model.task == "causal-language-modelling":
+        for key in ("label_epsilon", "gradient_noise"):
+            if getattr(privacy, key) is not None:
+                yield Fault(
+                    f"privacy.{key}",
+                    "is not to be had in causal-language-modelling, whose labels are the text itself, "
+                    "which can be read from activations; leave it out",
+                )
     if job.model.task == "question-answering":
         for key in ("label_epsilon", "gradient_noise"):
             if getattr(privacy, key) is not None:

@@ -31,7 +31,12 @@ __all__ = [
     "Task",
 ]
 
-Task = Literal["sequence-classification", "token-classification", "question-answering"]
+Task = Literal[
+    "sequence-classification",
+    "token-classification",
+    "question-answering",
+    "causal-language-modelling",
+]
 
 _NAMES = (
     f"{family}{bounds.example} ({bounds.what}, {bounds.least:g} to {bounds.most:g})"
@@ -60,7 +65,8 @@ class RunTable(Table):
 class ModelTable(Table):
     path: ModelField = Field(description="a folder with a transformers model, or a hub name")
     task: Task = Field(
-        description="sequence-classification, token-classification or question-answering"
+        description="sequence-classification, token-classification, question-answering or "
+        "causal-language-modelling"
     )
     labels: tuple[str, ...] | None = Field(
         default=None,
@@ -73,7 +79,7 @@ class ModelTable(Table):
 
 
 class DataTable(Table):
-    """Columns, one group a task: text, text_pair, label / tokens, tags / the other four."""
+    """Columns, one group a task: text, text_pair, label / tokens, tags / four for answers / text."""
 
     train: SourceField = Field(description=_SOURCE)
     evaluate: SourceField | None = Field(
@@ -91,6 +97,11 @@ class DataTable(Table):
     answer_start: str | None = Field(default=None, min_length=1, description=_COLUMN)
     max_length: int = Field(
         default=128, ge=8, le=131_072, description="a whole number of tokens, from 8 to 131072"
+    )
+    join: bool = Field(
+        default=False,
+        description="true: several texts in one row of up to max_length tokens, none of which sees "
+        "another; false: a row for each",
     )
 
 

@@ -290,7 +290,9 @@ def _sizes(model: str) -> tuple[int, int]:
         return 0, 0
     if not isinstance(config, dict):
         return 0, 0
-    return _first(config, "hidden_size", "dim"), _first(config, "num_hidden_layers", "n_layers")
+    return _first(config, "hidden_size", "dim", "n_embd"), _first(
+        config, "num_hidden_layers", "n_layers", "n_layer"
+    )
 
 
 def _first(config: dict[str, object], *names: str) -> int:

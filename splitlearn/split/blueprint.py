@@ -20,8 +20,9 @@ from splitlearn.split.families import (
     empty_config,
     empty_layer,
     family_of,
+    fields_of,
 )
-from splitlearn.split.stage import Trunk, lay_out
+from splitlearn.split.stage import Trunk, lay_out, uncuttable
 from splitlearn.wire.messages import CutSpec, TrunkModel
 
 __all__ = ["build_trunk", "trunk_model"]
@@ -31,6 +32,8 @@ MAX_LAYERS = 512
 MAX_WIDTH = 16_384
 MAX_HEADS = 1_024
 MAX_INNER = 65_536
+MAX_HEAD_WIDTH = 1_024
+MAX_WINDOW = 65_536
 # 16 billion weights in float32. They take memory only as they arrive; this bounds the sum.
 MAX_TRUNK_BYTES = 64 * 2**30
 
@@ -42,9 +45,7 @@ def trunk_model(model: PreTrainedModel) -> TrunkModel:
         raise ManifestError(
             f"the model's weights are {model.dtype}; load it in float32 to split it"
         )
-    fields = {name: getattr(model.config, attribute) for name, attribute in family.fields.items()}
-    wire_names = {name: wire for wire, name in ACTIVATIONS.items()}
-    fields["activation"] = wire_names.get(fields["activation"], str(fields["activation"]))
+    fields = fields_of(family, model.config)
     found = _fault(family, fields)
     if found is not None:
         raise ManifestError(f"this {family.model_type} model cannot be split: {found}")
@@ -64,7 +65,11 @@ def build_trunk(model: TrunkModel, *, cut: CutSpec) -> Trunk:
             f"{', '.join(sorted(FAMILIES))}"
         )
     place = cut_of(cut)
-    found = _fault(family, model.fields) or _misplaced(place, fields=model.fields)
+    found = (
+        _fault(family, model.fields)
+        or _misplaced(place, fields=model.fields)
+        or uncuttable(place, family=family)
+    )
     if found is not None:
         raise WireError(f"the peer offers a {family.model_type} trunk that cannot be: {found}")
     config = empty_config(family, model.fields)
@@ -79,12 +84,23 @@ def build_trunk(model: TrunkModel, *, cut: CutSpec) -> Trunk:
     return Trunk(config, layers=slots.layers, receive=slots.receive, send=slots.send)
 
 
-_WHOLE_NUMBERS = {"layers": MAX_LAYERS, "width": MAX_WIDTH, "heads": MAX_HEADS, "inner": MAX_INNER}
+# From and to. A window of 0 is none; one token has at most as many before it as a message has tokens.
+_WHOLE_NUMBERS = {
+    "layers": (1, MAX_LAYERS),
+    "width": (1, MAX_WIDTH),
+    "heads": (1, MAX_HEADS),
+    "key-value-heads": (1, MAX_HEADS),
+    "head-width": (2, MAX_HEAD_WIDTH),
+    "inner": (1, MAX_INNER),
+    "window": (0, MAX_WINDOW),
+}
+_SWITCHES = ("attention-bias", "inner-bias", "joined")
 # A dropout of 1 divides by zero; an epsilon of 0 does so for a row of equal numbers.
 _REAL_NUMBERS = {
     "dropout": (0.0, 0.99),
     "attention-dropout": (0.0, 0.99),
     "norm-epsilon": (1e-30, 0.1),
+    "rope-base": (1.0, 1e9),
 }
 _NAMES: dict[str, tuple[str, ...]] = {"activation": tuple(ACTIVATIONS), "attention": ATTENTIONS}
 
@@ -97,12 +113,24 @@ def _fault(family: Family, fields: Mapping[str, object]) -> str | None:
         found = _field_fault(name, fields[name])
         if found is not None:
             return found
-    width, heads = fields["width"], fields["heads"]
-    assert isinstance(width, int)
-    assert isinstance(heads, int)
+    width, heads = _whole(fields, "width"), _whole(fields, "heads")
     if width % heads != 0:
         return f"{heads} heads do not divide a width of {width}"
+    if "key-value-heads" in fields:
+        shared, each = _whole(fields, "key-value-heads"), _whole(fields, "head-width")
+        if heads % shared != 0:
+            return f"{shared} key-value-heads do not divide {heads} heads"
+        if each % 2 != 0 or heads * each > MAX_INNER:
+            return (
+                f"head-width is {each}, expected an even number, at most {MAX_INNER // heads} here"
+            )
     return None
+
+
+def _whole(fields: Mapping[str, object], name: str) -> int:
+    value = fields[name]
+    assert isinstance(value, int)
+    return value
 
 
 def _field_fault(name: str, value: object) -> str | None:
@@ -111,10 +139,12 @@ def _field_fault(name: str, value: object) -> str | None:
             return f"{name} is {value!r}, expected one of {', '.join(_NAMES[name])}"
         return None
     if name in _WHOLE_NUMBERS:
-        most = _WHOLE_NUMBERS[name]
-        if type(value) is not int or not 1 <= value <= most:
-            return f"{name} is {value!r}, expected a whole number from 1 to {most}"
+        least, most = _WHOLE_NUMBERS[name]
+        if type(value) is not int or not least <= value <= most:
+            return f"{name} is {value!r}, expected a whole number from {least} to {most}"
         return None
+    if name in _SWITCHES:
+        return None if isinstance(value, bool) else f"{name} is {value!r}, expected true or false"
     low, high = _REAL_NUMBERS[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         return f"{name} is {value!r}, expected a number from {low} to {high}"
@@ -123,7 +153,10 @@ def _field_fault(name: str, value: object) -> str | None:
 
 def _misplaced(place: Cut, *, fields: Mapping[str, bool | int | float | str]) -> str | None:
     layers, width, inner = int(fields["layers"]), int(fields["width"]), int(fields["inner"])
-    size = 4 * (place.last - place.first + 2) * (4 * width * width + 2 * width * inner)
+    # Queries, keys, values and what follows them; a second matrix into the inner width where one gates.
+    across = int(fields["heads"]) * int(fields["head-width"]) if "head-width" in fields else width
+    inward = 3 if "head-width" in fields else 2
+    size = 4 * (place.last - place.first + 2) * (4 * width * across + inward * width * inner)
     if size > MAX_TRUNK_BYTES:
         return f"its weights would take {size} bytes, more than {MAX_TRUNK_BYTES}"
     return fault(place, layers=layers, width=width)

@@ -9,7 +9,7 @@ residual is gone, because x does not travel. Everything here is fitted without a
 
 # B batch, T tokens, D width, R rank, M inner width of a block, N rows
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -118,9 +118,9 @@ def fit_pca(
     total_D = torch.zeros(width, dtype=torch.float64)
     square_DD = torch.zeros((width, width), dtype=torch.float64)
     count = 0
-    with _first_layers(model, layer) as base, torch.no_grad():
+    with _first_layers(model, layer) as leaves, torch.no_grad():
         for batch in batches:
-            h_BTD = base(**batch).last_hidden_state
+            h_BTD = leaves(batch)
             mask_BT = batch.get("attention_mask", torch.ones(h_BTD.shape[:2])).bool()
             rows_ND = h_BTD[mask_BT].double().cpu()
             total_D += rows_ND.sum(0)
@@ -189,17 +189,36 @@ def sft_pair(block: nn.Module, *, halves: Halves, rank: int) -> tuple[SftSender,
 
 
 @contextmanager
-def _first_layers(model: PreTrainedModel, count: int) -> Iterator[PreTrainedModel]:
-    """The base model with its first layers only, in evaluation mode; put back as it was afterwards."""
+def _first_layers(
+    model: PreTrainedModel, count: int
+) -> Iterator[Callable[[Mapping[str, Tensor]], Tensor]]:
+    """What leaves a model's first layers, (B, T, D), in evaluation mode; put back as it was afterwards.
+
+    Not the base model's own output: some put a last norm behind their layers.
+    """
     layers = list(layers_of(model))
     training = model.training
+    left: list[Tensor] = []
     replace_layers(model, layers[:count])
+    hook = layers[count - 1].register_forward_hook(lambda _, __, h: left.append(_hidden(h)))
     model.train(False)
+
+    def leaves(batch: Mapping[str, Tensor]) -> Tensor:
+        base_of(model)(**batch)
+        return left.pop()
+
     try:
-        yield base_of(model)
+        yield leaves
     finally:
+        hook.remove()
         replace_layers(model, layers)
         model.train(training)
+
+
+def _hidden(output: object) -> Tensor:
+    found = output[0] if isinstance(output, tuple) else output
+    assert isinstance(found, Tensor), "a layer of our families returns the hidden state first"
+    return found
 
 
 def _same_sign(vectors_RD: Tensor) -> Tensor:

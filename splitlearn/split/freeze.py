@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from splitlearn.split.cut import Cut
-from splitlearn.split.families import base_of
+from splitlearn.split.families import base_of, family_of
 from splitlearn.split.stage import Trunk, slots_of
 
 __all__ = ["Mode", "freeze", "freeze_trunk", "set_training"]
@@ -22,13 +22,15 @@ Mode = Literal["features", "full"]
 def freeze(model: PreTrainedModel, *, cut: Cut, mode: Mode, train_bottom: bool) -> None:
     """Sets requires_grad in a whole factored model or in the local part of a split one.
 
-    The same call on both gives the same weights the same standing.
+    The same call on both gives the same weights the same standing. A head that is tied to the embeddings
+    is theirs: where they are frozen, so is it.
     """
     slots = slots_of(model, cut=cut)
     model.requires_grad_(True)
     for module in slots.trunk:
         module.requires_grad_(mode == "full")
-    embeddings = [child for name, child in base_of(model).named_children() if name in _EMBEDDINGS]
+    names = family_of(model).embeddings
+    embeddings = [child for name, child in base_of(model).named_children() if name in names]
     for module in (*embeddings, *slots.bottom):
         module.requires_grad_(mode == "full" and train_bottom)
 
@@ -43,9 +45,17 @@ def set_training(module: nn.Module, *, training: bool) -> None:
     module.train(training)
     if training:
         _rest(module)
+        if isinstance(module, PreTrainedModel):
+            _rest_embeddings(module)
 
 
-_EMBEDDINGS = ("embeddings", "embeddings_project")
+def _rest_embeddings(model: PreTrainedModel) -> None:
+    """Some base models have the dropout of their embeddings beside them."""
+    names = family_of(model).embeddings
+    children = [child for name, child in base_of(model).named_children() if name in names]
+    if not any(weight.requires_grad for child in children for weight in child.parameters()):
+        for child in children:
+            child.train(False)
 
 
 def _rest(module: nn.Module) -> None:

@@ -7,6 +7,8 @@ as a plain model fails at once, where otherwise it would run with some weights a
 
 import copy
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, Protocol, cast
 
@@ -64,8 +66,11 @@ def save_merged(
         folder.mkdir(parents=True, exist_ok=True)
         if cut.narrow:
             model.config.architectures = [type(model).__name__]
-            model.config.save_pretrained(str(folder))
-            state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+            with _as_published(model.config):
+                model.config.save_pretrained(str(folder))
+            state = {name: t.contiguous() for name, t in model.state_dict().items()}
+            for name in _twins(model):  # a head that is the embeddings is written once
+                del state[name]
             save_file(state, folder / WEIGHTS_FILE, metadata={"format": "pt"})
             note = msgspec.json.encode(_Note(version=1, cut=cut))
             (folder / CUT_FILE).write_bytes(msgspec.json.format(note, indent=2))
@@ -92,7 +97,12 @@ def load_merged(folder: str | Path) -> PreTrainedModel:
         if (folder / CUT_FILE).is_file():
             note = msgspec.json.decode((folder / CUT_FILE).read_bytes(), type=_Note)
             model = _with_slots(auto.from_config(config), cut=note.cut)
-            model.load_state_dict(load_file(folder / WEIGHTS_FILE), strict=True, assign=True)
+            twins = _twins(model)
+            state = load_file(folder / WEIGHTS_FILE)
+            state |= {name: state[twin] for name, twin in twins.items()}
+            model.load_state_dict(state, strict=True, assign=True)
+            if twins:
+                model.tie_weights()
         else:
             model = auto.from_pretrained(str(folder), local_files_only=True, use_safetensors=True)
     except _NOT_A_MODEL as error:
@@ -135,6 +145,8 @@ _AUTO: dict[str, _Auto] = {
     "ForSequenceClassification": cast(_Auto, transformers.AutoModelForSequenceClassification),
     "ForTokenClassification": cast(_Auto, transformers.AutoModelForTokenClassification),
     "ForQuestionAnswering": cast(_Auto, transformers.AutoModelForQuestionAnswering),
+    "ForCausalLM": cast(_Auto, transformers.AutoModelForCausalLM),
+    "LMHeadModel": cast(_Auto, transformers.AutoModelForCausalLM),
 }
 
 
@@ -158,10 +170,38 @@ def _with_slots(model: PreTrainedModel, *, cut: Cut) -> PreTrainedModel:
     return model
 
 
+def _twins(model: PreTrainedModel) -> dict[str, str]:
+    """Names of weights that are another's under a second name, and that other's name."""
+    first: dict[int, str] = {}
+    twins: dict[str, str] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        if id(weight) in first:
+            twins[name] = first[id(weight)]
+        first.setdefault(id(weight), name)
+    return twins
+
+
+@contextmanager
+def _as_published(config: PretrainedConfig) -> Iterator[None]:
+    """The config as the library knows it: with a type for each of its own layers and no more."""
+    types = getattr(config, "layer_types", None)
+    if types is not None:
+        config.layer_types = types[: config.num_hidden_layers]
+    try:
+        yield
+    finally:
+        if types is not None:
+            config.layer_types = types
+
+
 def _keep_attention(file: Path, config: PretrainedConfig) -> None:
     """transformers forgets which attention a model was run with, and the two differ in the last bits."""
     written = json.loads(file.read_text())
     written["attn_implementation"] = getattr(
         config, FAMILIES[config.model_type].fields["attention"]
     )
+    # Training keeps no keys and values and may join texts; whoever loads the model generates.
+    written.pop("joined_texts", None)
+    if "use_cache" in written:
+        written["use_cache"] = True
     file.write_text(json.dumps(written, indent=2, sort_keys=True) + "\n")

@@ -12,16 +12,29 @@ receiving happens here.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
-from transformers.masking_utils import create_bidirectional_mask
+from transformers.masking_utils import (
+    create_bidirectional_mask,
+    create_causal_mask,
+    create_sliding_window_causal_mask,
+)
 
 from splitlearn.errors import ManifestError
 from splitlearn.split.bottleneck import PcaBasis, pca_pair, sft_pair
 from splitlearn.split.cut import Bottleneck, Cut, fault
-from splitlearn.split.families import Halves, family_of, layers_of, replace_layers
+from splitlearn.split.families import (
+    FAMILIES,
+    Family,
+    Halves,
+    family_of,
+    layers_of,
+    replace_layers,
+    rotary_of,
+)
 from splitlearn.split.memory import own_memory
-from splitlearn.split.rows import mask_of
+from splitlearn.split.rows import mask_of, positions_of
 
 __all__ = [
     "RemoteStage",
@@ -34,6 +47,7 @@ __all__ = [
     "slots_of",
     "split",
     "split_chain",
+    "uncuttable",
 ]
 
 
@@ -73,9 +87,19 @@ class Trunk(nn.Module):
         self.receive = receive
         self.layers = nn.ModuleDict({str(index): layer for index, layer in layers.items()})
         self.send = send
+        self._causal = FAMILIES[config.model_type].causal
+        # Not among the modules: it has no weights, and nothing of it is kept or sent.
+        self._rotary = [rotary_of(FAMILIES[config.model_type], config)]
+
+    @property
+    def joined(self) -> bool:
+        """Whether several texts lie in one row, as `rows.positions_of` lays them."""
+        return bool(getattr(self.config, "joined_texts", False))
 
     def forward(self, h_BTD: Tensor, *, lengths: Sequence[int]) -> Tensor:
         """(B, T, entrance) to (B, T, exit); `lengths` are the real tokens of each example."""
+        if self._causal:
+            return self._forward_causal(h_BTD, lengths=lengths)
         mask = create_bidirectional_mask(
             config=self.config,
             inputs_embeds=h_BTD,
@@ -83,6 +107,29 @@ class Trunk(nn.Module):
         )
         for module in self.in_order():
             h_BTD = module(h_BTD, mask)
+        return h_BTD
+
+    def _forward_causal(self, h_BTD: Tensor, *, lengths: Sequence[int]) -> Tensor:
+        """What the base model gives its layers, from lengths: mask, positions, tables of angles."""
+        width = h_BTD.shape[1]
+        positions_BT = (
+            positions_of(lengths, width=width) if self.joined else torch.arange(width)[None]
+        )
+        window = getattr(self.config, "sliding_window", None)
+        make = create_causal_mask if window is None else create_sliding_window_causal_mask
+        mask = make(
+            config=self.config,
+            inputs_embeds=h_BTD,
+            attention_mask=None if self.joined else mask_of(lengths, width=width),
+            position_ids=positions_BT,
+            cache=None,
+        )
+        given: dict[str, object] = {"attention_mask": mask, "position_ids": positions_BT}
+        (rotary,) = self._rotary
+        if rotary is not None:
+            given["position_embeddings"] = rotary(h_BTD, position_ids=positions_BT)
+        for module in self.in_order():
+            h_BTD = module(h_BTD, **given)
         return h_BTD
 
     def in_order(self) -> list[nn.Module]:
@@ -115,7 +162,9 @@ def factor(model: PreTrainedModel, *, cut: Cut, bases: Mapping[str, PcaBasis]) -
     fit or a basis is missing.
     """
     config, family = model.config, family_of(model)
-    found = fault(cut, layers=config.num_hidden_layers, width=config.hidden_size)
+    found = fault(cut, layers=config.num_hidden_layers, width=config.hidden_size) or uncuttable(
+        cut, family=family
+    )
     if found is not None:
         raise ManifestError(f"the cut does not fit this model: {found}")
     for where, bottleneck in (("lower", cut.lower), ("upper", cut.upper)):
@@ -131,11 +180,21 @@ def factor(model: PreTrainedModel, *, cut: Cut, bases: Mapping[str, PcaBasis]) -
     return model
 
 
+def uncuttable(cut: Cut, *, family: Family) -> str | None:
+    """What a family has no parts for, if the cut asks for it."""
+    if family.halves is None and "sft" in (cut.lower.method, cut.upper.method):
+        return (
+            f"a cut of method 'sft' runs through a block, and {family.model_type} has no blocks for it; "
+            "choose 'pca' or 'none'"
+        )
+    return None
+
+
 def lay_out(
     layers: Sequence[nn.Module],
     *,
     cut: Cut,
-    halves: Halves,
+    halves: Halves | None,
     width: int,
     bases: Mapping[str, PcaBasis],
 ) -> Slots:
@@ -151,6 +210,7 @@ def lay_out(
             return None, None
         if bottleneck.method == "pca":
             return pca_pair(bases.get(where), width=width, rank=bottleneck.rank)
+        assert halves is not None, "a cut through a block was refused where there are no halves"
         return sft_pair(block, halves=halves, rank=bottleneck.rank)
 
     lower_send, lower_receive = pair(cut.lower, "lower", layers[cut.first - 1])

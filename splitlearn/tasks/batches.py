@@ -8,7 +8,7 @@ B batch, T tokens
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from splitlearn.manifest import Job
 from splitlearn.tasks.encode import IGNORED, Example
 
-__all__ = ["Batch", "Steps", "batch", "epoch_order", "micro_batches"]
+__all__ = ["Batch", "Steps", "batch", "epoch_order", "joined_width", "micro_batches"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,9 @@ class Batch:
     so that the step's loss is sum(items * loss) / sum(items). truth: the true labels, where labels are
     randomised ones; nothing is computed from them. canary: of known examples, whose frames are kept.
     samples: number of each training example, the same in every epoch; empty where there is none.
+    next_token: labels are the ids themselves, and each token has to say the next one. joined: several
+    examples lie in one row, so that B is less than `lengths` are; position_ids then stand in place of
+    an attention_mask.
     """
 
     inputs: dict[str, Tensor]
@@ -38,6 +41,8 @@ class Batch:
     truth: dict[str, Tensor] = field(default_factory=dict)
     canary: bool = False
     samples: tuple[int, ...] = ()
+    next_token: bool = False
+    joined: bool = False
 
 
 def epoch_order(n: int, *, seed: int, epoch: int) -> tuple[int, ...]:
@@ -58,6 +63,7 @@ def micro_batches(
     batch_size: int,
     micro_batches: int,
     pad_id: int,
+    join: int | None = None,
 ) -> Iterator[list[Batch]]:
     """One list an optimiser step: its examples in order, in pieces as equal as they can be.
 
@@ -69,7 +75,7 @@ def micro_batches(
         pieces = min(micro_batches, len(step))
         ends = [len(step) * piece // pieces for piece in range(pieces + 1)]
         yield [
-            replace(batch(step[start:end], pad_id=pad_id), samples=numbers[start:end])
+            replace(batch(step[start:end], pad_id=pad_id, join=join), samples=numbers[start:end])
             for start, end in pairwise(ends)
         ]
 
@@ -92,7 +98,7 @@ class Steps:
         schedule = job.schedule
         self._examples, self._pad_id = examples, pad_id
         self._seed, self._pieces = job.run.seed, schedule.micro_batches
-        self._batch_size = schedule.batch_size
+        self._batch_size, self._join = schedule.batch_size, joined_width(job)
         self._canaries = canaries
         self._epoch, self._order = -1, tuple[int, ...]()
         # As many as an ordinary micro-batch, so that nothing about them stands out.
@@ -117,11 +123,13 @@ class Steps:
                 batch_size=self._batch_size,
                 micro_batches=self._pieces,
                 pad_id=self._pad_id,
+                join=self._join,
             )
         )
         if chosen := self.canaries_of(step):
             examples = [self._canaries[index] for index in chosen]
-            made.append(replace(batch(examples, pad_id=self._pad_id), canary=True))
+            canary = batch(examples, pad_id=self._pad_id, join=self._join)
+            made.append(replace(canary, canary=True))
         return made
 
     def canaries_of(self, step: int) -> tuple[int, ...]:
@@ -133,8 +141,15 @@ class Steps:
         return tuple((first + i) % len(self._canaries) for i in range(self.canary_size))
 
 
-def batch(examples: Sequence[Example], *, pad_id: int) -> Batch:
-    """The examples side by side, padded to the longest."""
+def joined_width(job: Job) -> int | None:
+    """Tokens that a row of joined texts has at most; None where each text has a row of its own."""
+    return job.data.max_length if job.data.join else None
+
+
+def batch(examples: Sequence[Example], *, pad_id: int, join: int | None = None) -> Batch:
+    """The examples side by side, padded to the longest; of next tokens joined to rows of at most `join`."""
+    if join is not None:
+        return _joined(examples, pad_id=pad_id, join=join)
     lengths = tuple(len(example.input_ids) for example in examples)
     width = max(lengths)
     mask_BT = torch.arange(width) < torch.tensor(lengths).unsqueeze(1)
@@ -152,7 +167,42 @@ def batch(examples: Sequence[Example], *, pad_id: int) -> Batch:
         lengths=lengths,
         items=sum(example.items for example in examples),
         truth=_targets(truths, width) if truths else {},
+        next_token=examples[0].next_token,
     )
+
+
+def _joined(examples: Sequence[Example], *, pad_id: int, join: int) -> Batch:
+    lengths = tuple(len(example.input_ids) for example in examples)
+    rows: list[list[Example]] = []
+    for example in examples:
+        if not rows or _length(rows[-1]) + len(example.input_ids) > join:
+            rows.append([])
+        rows[-1].append(example)
+    width = max(map(_length, rows))
+    places = [
+        [*chain.from_iterable(range(len(e.input_ids)) for e in row), *range(width - _length(row))]
+        for row in rows
+    ]
+    ids = [tuple(chain.from_iterable(e.input_ids for e in row)) for row in rows]
+    labels = [tuple(chain.from_iterable(map(_row_of, row))) for row in rows]
+    return Batch(
+        inputs={"input_ids": _padded(ids, width, pad_id), "position_ids": torch.tensor(places)},
+        labels={"labels": _padded(labels, width, IGNORED)},
+        lengths=lengths,
+        items=sum(example.items for example in examples),
+        next_token=True,
+        joined=True,
+    )
+
+
+def _length(row: Sequence[Example]) -> int:
+    return sum(len(example.input_ids) for example in row)
+
+
+def _row_of(example: Example) -> tuple[int, ...]:
+    labels = example.targets["labels"]
+    assert isinstance(labels, tuple), "texts are joined where each token has a target"
+    return labels
 
 
 def _targets(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from splitlearn.manifest import Job
-from splitlearn.tasks.rows import AnswerRow, Part, Row, Rows, TextRow, TokenRow
+from splitlearn.tasks.rows import AnswerRow, Part, PlainRow, Row, Rows, TextRow, TokenRow
 
 __all__ = ["IGNORED", "Encoded", "Example", "encode"]
 
@@ -28,7 +28,8 @@ class Example:
     words: for word tags, the word that each token with a target stands for, in order.
     offsets: for evaluation of question answering, where each context token stands in the context;
     None for tokens of the question and special ones. truth: the targets as the data have them, where
-    `targets` are randomised ones.
+    `targets` are randomised ones. next_token: the targets are the ids themselves, but for the first one,
+    which nothing says.
     """
 
     input_ids: tuple[int, ...]
@@ -39,6 +40,7 @@ class Example:
     words: tuple[int, ...] = ()
     offsets: tuple[tuple[int, int] | None, ...] | None = None
     truth: Mapping[str, int | tuple[int, ...]] | None = None
+    next_token: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,10 @@ def encode(
         )
     for example in examples:
         if not example.items:
+            wanted = "has another after it" if job.predicts else "has a tag"
             raise job.fault(
                 f"data.{part}",
-                f"({rows.name}) row {example.row + 1}: the tokenizer leaves no token that has a tag",
+                f"({rows.name}) row {example.row + 1}: the tokenizer leaves no token that {wanted}",
             )
     if not examples:
         raise job.fault(
@@ -142,6 +145,9 @@ def _encoded(
         case "question-answering":
             answers = [row for row in block if isinstance(row, AnswerRow)]
             return _windows(answers, tokenizer=tokenizer, first=first, part=part, limit=limit)
+        case "causal-language-modelling":
+            plain = [row for row in block if isinstance(row, PlainRow)]
+            return _next_tokens(plain, tokenizer=tokenizer, first=first, limit=limit)
 
 
 def _sequences(
@@ -238,6 +244,26 @@ def _windows(
                 row=first + place,
                 offsets=offsets if part == "evaluate" else None,
             )
+
+
+def _next_tokens(
+    block: Sequence[PlainRow], *, tokenizer: PreTrainedTokenizerBase, first: int, limit: int
+) -> Iterator[Example]:
+    """A text that was not cut ends with the token that says so: a model learns where to stop."""
+    end = tokenizer.eos_token_id
+    encoding = tokenizer([row.text for row in block], truncation=True, max_length=limit)
+    for place, found in enumerate(encoding["input_ids"]):
+        ids = tuple(found)
+        if isinstance(end, int) and len(ids) < limit and ids[-1:] != (end,):
+            ids += (end,)
+        yield Example(
+            input_ids=ids,
+            token_type_ids=None,
+            targets={"labels": (IGNORED, *ids[1:])},
+            items=len(ids) - 1,
+            row=first + place,
+            next_token=True,
+        )
 
 
 def _shortened(text: str, *, tokenizer: PreTrainedTokenizerBase, limit: int) -> tuple[str, int]:

@@ -1,13 +1,22 @@
 """Scores of predictions against what is true: counting only, on plain names and texts.
 
-Every score is a fraction between 0 and 1.
+Every score is a fraction between 0 and 1, but perplexity, which is from 1 up.
 """
 
+import math
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-__all__ = ["accuracy", "answer_scores", "entities", "entity_f1", "macro_f1", "majority"]
+__all__ = [
+    "accuracy",
+    "answer_scores",
+    "entities",
+    "entity_f1",
+    "macro_f1",
+    "majority",
+    "perplexity",
+]
 
 
 def accuracy(predicted: Sequence[str], gold: Sequence[str]) -> float:
@@ -34,6 +43,18 @@ def majority(train: Sequence[str], gold: Sequence[str]) -> float:
         return 0.0
     most = min(counts, key=lambda name: (-counts[name], name))
     return accuracy([most] * len(gold), gold)
+
+
+def perplexity(loss: float, tokens: int) -> float:
+    """e to the mean loss of a token, in nats; infinite where that is no float any more.
+
+    >>> round(perplexity(20.79, 10), 2)
+    8.0
+    """
+    try:
+        return math.exp(loss / tokens)
+    except OverflowError:
+        return math.inf
 
 
 def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:

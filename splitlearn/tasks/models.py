@@ -19,6 +19,7 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -37,7 +38,7 @@ __all__ = ["Loaded", "load_model", "load_public"]
 
 @dataclass(frozen=True)
 class Loaded:
-    """`labels`: the class of each output, by number; empty for question answering."""
+    """`labels`: the class of each output, by number; empty for tasks without classes."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -81,6 +82,9 @@ def load_model(job: Job, *, found: Sequence[str] = ()) -> Loaded:
         job, model=model, missing=report["missing_keys"], other=report["mismatched_keys"]
     )
     _check_tokenizer(job, model=model, tokenizer=tokenizer)
+    if job.predicts:
+        model.config.use_cache = False  # no text is gone on with while it trains
+        model.config.joined_texts = job.data.join
     return Loaded(model=model, tokenizer=tokenizer, labels=labels)
 
 
@@ -106,6 +110,7 @@ _HEADS = {
     "sequence-classification": AutoModelForSequenceClassification,
     "token-classification": AutoModelForTokenClassification,
     "question-answering": AutoModelForQuestionAnswering,
+    "causal-language-modelling": AutoModelForCausalLM,
 }
 # What the library raises for files it cannot use; a wrong config.json raises nearly anything.
 _ERRORS = (
@@ -133,7 +138,7 @@ def _quiet() -> Iterator[None]:
 
 def _labels(job: Job, *, config: PreTrainedConfig, found: Sequence[str]) -> tuple[str, ...]:
     """The job's labels, else those of a model that was fine-tuned with them, else the data's."""
-    if job.model.task == "question-answering":
+    if job.model.task not in ("sequence-classification", "token-classification"):
         return ()
     if job.model.labels is not None:
         return job.model.labels
@@ -187,7 +192,7 @@ def _check_tokenizer(
     path = job.model.path
     if not tokenizer.is_fast or len(tokenizer) <= len(tokenizer.all_special_ids):
         raise job.fault("model.path", f'is "{path}", which has no fast tokenizer (tokenizer.json)')
-    if tokenizer.pad_token_id is None:
+    if tokenizer.pad_token_id is None and not job.predicts:
         raise job.fault("model.path", f'is "{path}", whose tokenizer has no padding token')
     words = model.get_input_embeddings()
     pieces = words.num_embeddings if isinstance(words, nn.Embedding) else len(tokenizer)
@@ -203,7 +208,7 @@ def _check_tokenizer(
             f"is {job.data.max_length}; this model takes at most {limit} tokens",
         )
     taken = set(inspect.signature(model.forward).parameters)
-    if getattr(model.config, "type_vocab_size", 2) < 2:
+    if getattr(model.config, "type_vocab_size", 2) < 2 or job.predicts:
         taken.discard("token_type_ids")
     tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name in taken]
 

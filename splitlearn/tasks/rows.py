@@ -18,7 +18,7 @@ from datasets.exceptions import DatasetsError
 from splitlearn.data import open_table
 from splitlearn.manifest import Job, Source
 
-__all__ = ["AnswerRow", "Part", "Row", "Rows", "TextRow", "TokenRow", "load_rows"]
+__all__ = ["AnswerRow", "Part", "PlainRow", "Row", "Rows", "TextRow", "TokenRow", "load_rows"]
 
 Part = Literal["train", "evaluate"]
 
@@ -50,13 +50,20 @@ class AnswerRow:
     start: int
 
 
-Row = TextRow | TokenRow | AnswerRow
+@dataclass(frozen=True)
+class PlainRow:
+    """A text alone."""
+
+    text: str
+
+
+Row = TextRow | TokenRow | AnswerRow | PlainRow
 
 
 @dataclass(frozen=True)
 class Rows:
     """All rows of one part of the data. `labels`: names found, in the data set's own order if it has
-    one, else sorted, numbers by value; empty for question answering. `name`: what errors call it.
+    one, else sorted, numbers by value; empty for tasks without classes. `name`: what errors call it.
     """
 
     rows: tuple[Row, ...]
@@ -210,6 +217,7 @@ _PARSE: Mapping[str, Callable[[Mapping[str, object]], Row]] = {
     "sequence-classification": _text_row,
     "token-classification": _token_row,
     "question-answering": _answer_row,
+    "causal-language-modelling": lambda record: PlainRow(_text(record, "text")),
 }
 
 

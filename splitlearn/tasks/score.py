@@ -7,15 +7,35 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+from transformers.utils.generic import ModelOutput
 
+from splitlearn.tasks.batches import Batch
 from splitlearn.tasks.encode import IGNORED, Encoded, Example
-from splitlearn.tasks.metrics import accuracy, answer_scores, entity_f1, macro_f1, majority
-from splitlearn.tasks.rows import AnswerRow, TokenRow
+from splitlearn.tasks.language import next_tokens
+from splitlearn.tasks.metrics import (
+    accuracy,
+    answer_scores,
+    entity_f1,
+    macro_f1,
+    majority,
+    perplexity,
+)
+from splitlearn.tasks.rows import AnswerRow, PlainRow, TokenRow
 
-__all__ = ["MAX_ANSWER_TOKENS", "Scorer", "majority_score"]
+__all__ = ["MAX_ANSWER_TOKENS", "Scorer", "majority_score", "told"]
 
 # Tokens: no answer that is longer is looked for, as in SQuAD's reference code.
 MAX_ANSWER_TOKENS = 30
+
+
+def told(output: ModelOutput, batch: Batch) -> dict[str, Tensor]:
+    """Of a model's output, what a task's metrics read: logits by name.
+
+    Of next tokens the logits of a batch may be larger than all else: their losses and hits are kept.
+    """
+    if batch.next_token:
+        return next_tokens(output["logits"], batch)
+    return {name: value for name, value in output.items() if name.endswith("logits")}
 
 
 class Scorer:
@@ -27,14 +47,21 @@ class Scorer:
         # Of each row: a class a word, "" where truncation left none; or the best answer so far.
         self._classes = [[""] * len(gold) for gold in encoded.gold]
         self._answers = [(float("-inf"), "")] * len(encoded.rows)
+        # Of next tokens: the sum of losses in nats, and how many were said.
+        self._loss, self._hits = 0.0, 0
 
     def add(self, outputs: Mapping[str, Tensor]) -> None:
-        """The next examples' logits (B, C) or (B, T, C), or start_logits and end_logits (B, T)."""
+        """The next examples' logits (B, C) or (B, T, C), start_logits and end_logits (B, T), or, of next
+        tokens, losses and hits (B).
+        """
         size = len(next(iter(outputs.values())))
         examples = self._encoded.examples[self._seen : self._seen + size]
         assert len(examples) == size, "more outputs than there are examples"
         self._seen += size
-        if "logits" in outputs:
+        if "losses" in outputs:
+            self._loss += float(outputs["losses"].sum())
+            self._hits += int(outputs["hits"].sum())
+        elif "logits" in outputs:
             self._add_classes(examples, outputs["logits"])
         else:
             self._add_answers(examples, outputs["start_logits"], outputs["end_logits"])
@@ -42,6 +69,7 @@ class Scorer:
     def result(self) -> dict[str, float]:
         """accuracy and macro_f1, or token_accuracy and entity_f1, or exact_match and f1; the first of
         each pair is what `majority_score` compares with. Words that truncation cut off count as wrong.
+        Of next tokens perplexity, which is from 1 up, and token_accuracy.
         """
         assert self._seen == len(self._encoded.examples), "scores take the outputs of all examples"
         rows, gold = self._encoded.rows, self._encoded.gold
@@ -49,6 +77,12 @@ class Scorer:
             answers = [row.answers for row in rows if isinstance(row, AnswerRow)]
             exact, f1 = answer_scores([text for _, text in self._answers], answers)
             return {"exact_match": exact, "f1": f1}
+        if isinstance(rows[0], PlainRow):
+            tokens = sum(example.items for example in self._encoded.examples)
+            return {
+                "perplexity": perplexity(self._loss, tokens),
+                "token_accuracy": self._hits / tokens,
+            }
         flat, flat_gold = _flat(self._classes), _flat(gold)
         if isinstance(rows[0], TokenRow):
             return {
@@ -80,7 +114,7 @@ class Scorer:
 
 
 def majority_score(train: Encoded, evaluate: Encoded) -> float | None:
-    """Accuracy of always saying the most frequent class; None for question answering."""
+    """Accuracy of always saying the most frequent class; None for tasks without classes."""
     gold = _flat(evaluate.gold)
     return majority(_flat(train.gold), gold) if gold else None
 

@@ -3,10 +3,9 @@
 import copy
 
 import torch
-from transformers.utils.generic import ModelOutput
 
 from splitlearn.engine.events import Evaluated, StepDone
-from splitlearn.engine.plain import evaluate_plain, logits_of, train_plain
+from splitlearn.engine.plain import evaluate_plain, train_plain
 from splitlearn.split.cut import Cut
 from splitlearn.split.freeze import freeze
 from splitlearn.tasks.batches import Batch
@@ -115,10 +114,3 @@ def test_an_evaluation_neither_drops_out_nor_needs_labels() -> None:
         expected = model.train(False)(**batch.inputs).logits
     assert torch.equal(one["logits"], expected)
     assert not one["logits"].requires_grad
-
-
-def test_logits_are_what_a_tasks_metrics_read() -> None:
-    output = ModelOutput(
-        loss=torch.zeros(()), start_logits=torch.ones(1), end_logits=torch.ones(2), hidden=None
-    )
-    assert logits_of(output).keys() == {"start_logits", "end_logits"}

@@ -43,7 +43,7 @@ from tests.rig import (
     trusted_party,
     trusted_run,
 )
-from tests.tiny import TASKS, tiny_batch, tiny_model
+from tests.tiny import DECODERS, TASKS, joined_batch, tiny_batch, tiny_model
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra")
 CUTS = (Cut(1, 2), Cut(2, 3), Cut(1, 3))
@@ -96,6 +96,52 @@ def test_a_split_run_is_the_unsplit_run(tmp_path: Path, family: str, task: str, 
     found = whole_weights(result, cut, result.trunk)
     assert found.keys() == weights.keys()
     for name, tensor in weights.items():
+        assert torch.equal(tensor, found[name]), name
+
+
+@pytest.mark.parametrize("micro", [1, 3])
+@pytest.mark.parametrize("family", DECODERS)
+def test_a_split_decoders_run_is_the_unsplit_run(tmp_path: Path, family: str, micro: int) -> None:
+    """With the head tied to embeddings that train: both parts' gradients go into one weight."""
+
+    def steps(step: int) -> list[Batch]:
+        return batches(model, step, micro=micro)
+
+    assert_a_decoders_run(tmp_path, model := tiny_model(family), steps=steps)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mistral"])
+def test_texts_joined_to_rows_train_as_in_the_unsplit_run(tmp_path: Path, family: str) -> None:
+    def steps(step: int) -> list[Batch]:
+        rows = [((4, 3, 5, 2), 8), ((2, 2, 2, 7, 1), 9)]
+        return [
+            batch_of(joined_batch(lengths=lengths, width=width, seed=2 * step + i))
+            for i, (lengths, width) in enumerate(rows)
+        ]
+
+    model = tiny_model(family)
+    model.config.joined_texts = True
+    assert_a_decoders_run(tmp_path, model, steps=steps)
+
+
+def assert_a_decoders_run(
+    tmp_path: Path, model: PreTrainedModel, *, steps: Callable[[int], list[Batch]]
+) -> None:
+    cut, whole = Cut(1, 3), copy.deepcopy(model)
+    freeze(whole, cut=cut, mode="full", train_bottom=True)
+    run = trusted_run(model, cut=cut, total=STEPS)
+    expected = train_plain(
+        whole,
+        steps=steps,
+        optimiser=run.offer.optimiser,
+        schedule=run.offer.schedule,
+        seed=0,
+        observe=lambda _: None,
+    )
+    result = run_in_memory(tmp_path, run, steps=steps)
+    assert result.losses == expected
+    found = whole_weights(result, cut, result.trunk)
+    for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, found[name]), name
 
 

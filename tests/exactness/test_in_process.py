@@ -13,7 +13,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from splitlearn.split import (
-    FAMILIES,
     Bottleneck,
     Cut,
     build_trunk,
@@ -33,7 +32,7 @@ from splitlearn.split import (
     trunk_state,
     unpack,
 )
-from tests.tiny import TASKS, TinyBatch, tiny_batch, tiny_model
+from tests.tiny import DECODERS, ENCODERS, TASKS, TinyBatch, tiny_batch, tiny_model
 
 STEPS = 10
 CUTS = [Cut(1, 3), Cut(2, 3), Cut(1, 2)]  # at 1, in the middle, before the last layer, of four
@@ -159,13 +158,52 @@ def assert_the_same_run(
 
 @pytest.mark.parametrize("cut", CUTS, ids=lambda cut: f"{cut.first}-{cut.last}")
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+@pytest.mark.parametrize("model_type", ENCODERS)
 def test_ten_steps_of_a_split_model_equal_the_unsplit_ones_to_the_bit(
     model_type: str, task: str, cut: Cut
 ) -> None:
     assert_the_same_run(
         lambda: factor(tiny_model(model_type, task=task), cut=cut, bases={}), cut=cut
     )
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=lambda cut: f"{cut.first}-{cut.last}")
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_ten_steps_of_a_split_decoder_equal_the_unsplit_ones_to_the_bit(
+    model_type: str, cut: Cut
+) -> None:
+    assert_the_same_run(lambda: factor(tiny_model(model_type), cut=cut, bases={}), cut=cut)
+
+
+@pytest.mark.parametrize("mode", ["features", "full"])
+@pytest.mark.parametrize("model_type", ["gpt2", "mistral", "qwen3"])
+def test_a_decoder_is_as_exact_by_eager_attention_and_in_part_frozen(
+    model_type: str, mode: str
+) -> None:
+    cut = Cut(1, 3)
+    assert_the_same_run(
+        lambda: factor(tiny_model(model_type, attention="eager"), cut=cut, bases={}),
+        cut=cut,
+        mode=mode,
+        train_bottom=False,
+    )
+
+
+@pytest.mark.parametrize("upper", ["none", "pca"])
+@pytest.mark.parametrize("model_type", ["gpt2", "qwen2"])
+def test_a_narrow_decoder_is_split_as_exactly(model_type: str, upper: str) -> None:
+    cut = Cut(2, 3, Bottleneck("pca", 6), Bottleneck(upper, 0 if upper == "none" else 4))
+
+    def make() -> PreTrainedModel:
+        model = tiny_model(model_type)
+        text = [tiny_batch(model, seed=seed).inputs for seed in range(3)]
+        bases = {
+            "lower": fit_pca(model, text, layer=cut.first, rank=6),
+            "upper": fit_pca(model, text, layer=cut.last, rank=4),
+        }
+        return factor(model, cut=cut, bases=bases)
+
+    assert_the_same_run(make, cut=cut)
 
 
 @pytest.mark.parametrize("task", TASKS)

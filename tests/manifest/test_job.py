@@ -91,6 +91,7 @@ WORDS = {"text": None, "label": None, "tokens": "words", "tags": "tags"}
         {"privacy": {"label_epsilon": 1.0}},
         {"cut": {"mode": "full"}, "privacy": {"gradient_clip": 0.7, "gradient_noise": 4.0}},
         {"data": {"text_pair": "second", "evaluate": None, "train": "nyu-mll/glue:sst2"}},
+        {"model": {"task": "causal-language-modelling"}, "data": {"label": None, "join": True}},
     ],
 )
 def test_what_is_possible_is_read(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -181,6 +182,26 @@ def test_what_is_possible_is_read(tmp_path: Path, changes: dict[str, Any]) -> No
                 "privacy": {"label_epsilon": 1.0},
             },
             "privacy.label_epsilon is not to be had in question-answering",
+        ),
+        ({"data": {"join": True}}, "data.join is true, and sequence-classification has one text"),
+        (
+            {"model": {"task": "causal-language-modelling"}},
+            "data.label has no use in causal-language-modelling, which has data.text",
+        ),
+        (
+            {
+                "model": {"task": "causal-language-modelling", "labels": ["a", "b"]},
+                "data": {"label": None},
+            },
+            "model.labels has no use in causal-language-modelling",
+        ),
+        (
+            {
+                "model": {"task": "causal-language-modelling"},
+                "data": {"label": None},
+                "privacy": {"label_epsilon": 1.0},
+            },
+            "whose labels are the text itself",
         ),
     ],
 )

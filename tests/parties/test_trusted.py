@@ -13,11 +13,12 @@ from parties import trusted
 from parties.auditor import judge_of
 from splitlearn import audit
 from splitlearn.engine.checkpoints import Checkpoints
-from splitlearn.engine.prepare import data_of
+from splitlearn.engine.plain import evaluate_plain, train_plain
+from splitlearn.engine.prepare import data_of, specs, unsplit
 from splitlearn.errors import ManifestError, RefusedError
 from splitlearn.manifest import load_job
 from splitlearn.tasks import Scorer
-from tests.jobs import Changes, gpuhost, make_clinic
+from tests.jobs import CAUSAL, Changes, gpuhost, make_clinic
 
 EXACT: Changes = {
     "codec": dict.fromkeys(("activation", "output", "gradient", "input_gradient"), "identity"),
@@ -71,6 +72,43 @@ def test_train_evaluate_and_export_give_one_and_the_same_model(
     for log in (job.parent / "run" / "audit", tmp_path / "gpuhost" / "clinic-films" / "audit"):
         report = audit.verify(log, judge_of=judge_of)
         assert report.ok, report.findings
+
+
+@pytest.mark.parametrize(("family", "join"), [("gpt2", False), ("llama", True)])
+def test_a_decoder_is_trained_split_as_unsplit_and_what_is_exported_has_its_perplexity(
+    tmp_path: Path, family: str, join: bool
+) -> None:
+    changes: Changes = {
+        **CAUSAL,
+        "cut": {"train_bottom": True, "top": 3},
+        "codec": EXACT["codec"],
+        "data": {**CAUSAL["data"], "join": join},
+        "policy": {"file": "research.toml"},
+    }
+    job = make_clinic(tmp_path, changes, family=family)
+    with gpuhost(tmp_path, job, runs=2):
+        trusted.train(job, threads=1)
+        trusted.export(job, to=tmp_path / "model", threads=1)
+    metrics, manifest = metrics_of(job), load_job(job)
+    data, model = unsplit(manifest)
+    optimiser, schedule = specs(manifest, steps=data.steps.total)
+    assert metrics.losses == train_plain(
+        model,
+        steps=data.steps,
+        optimiser=optimiser,
+        schedule=schedule,
+        seed=0,
+        observe=lambda _: None,
+    )
+    assert metrics.scores.keys() == {"perplexity", "token_accuracy"}
+    assert 1 < metrics.scores["perplexity"] < 25  # of 23 words
+    assert data.held_out is not None
+    for whole in (model, splitlearn.load_merged(tmp_path / "model")):
+        scorer = Scorer(data.held_out)
+        whole.config.use_cache = False
+        for outputs in evaluate_plain(whole, batches=data.evaluation, observe=lambda _: None):
+            scorer.add(outputs)
+        assert scorer.result() == metrics.scores
 
 
 def test_features_without_held_out_data_trains_and_exports_a_plain_folder(tmp_path: Path) -> None:

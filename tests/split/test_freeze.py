@@ -3,10 +3,10 @@ import torch
 from torch import nn
 
 from splitlearn.split.cut import Bottleneck, Cut
-from splitlearn.split.families import FAMILIES, base_of
+from splitlearn.split.families import base_of, layers_of
 from splitlearn.split.freeze import freeze, freeze_trunk, set_training
 from splitlearn.split.stage import factor, slots_of, split
-from tests.tiny import tiny_model
+from tests.tiny import DECODERS, ENCODERS, tiny_model
 
 CUT = Cut(2, 3, Bottleneck("sft", 4), Bottleneck("sft", 4))
 MODES = [("features", False), ("full", False), ("full", True)]
@@ -17,7 +17,7 @@ def standing(module: nn.Module) -> set[bool]:
 
 
 @pytest.mark.parametrize(("mode", "train_bottom"), MODES)
-@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+@pytest.mark.parametrize("model_type", ENCODERS)
 def test_each_part_of_a_whole_model_trains_as_its_mode_says(
     model_type: str, mode: str, train_bottom: bool
 ) -> None:
@@ -49,6 +49,34 @@ def test_the_same_call_on_both_parts_of_a_split_model_gives_the_same_standing(
     freeze_trunk(trunk, mode=mode)
     found = [p.requires_grad for p in [*local.parameters(), *trunk.parameters()]]
     assert sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize(("mode", "train_bottom"), MODES)
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_a_tied_head_stands_as_its_embeddings_do(
+    model_type: str, mode: str, train_bottom: bool
+) -> None:
+    cut = Cut(2, 3)
+    model = tiny_model(model_type)
+    freeze(model, cut=cut, mode=mode, train_bottom=train_bottom)
+    slots, trains = slots_of(model, cut=cut), mode == "full" and train_bottom
+    words, head = model.get_input_embeddings(), model.get_output_embeddings()
+    assert standing(nn.ModuleList([words, *slots.bottom])) == {trains}
+    assert standing(nn.ModuleList(slots.top)) == {True}
+    tied = head.weight is words.weight
+    assert tied == (model_type != "mistral")
+    assert standing(head) == {trains or not tied}
+
+
+def test_a_frozen_decoders_embeddings_run_without_the_dropout_beside_them() -> None:
+    model = tiny_model("gpt2", dropout=0.5)
+    freeze(model, cut=Cut(1, 3), mode="full", train_bottom=False)
+    set_training(model, training=True)
+    assert not base_of(model).drop.training
+    assert layers_of(model)[2].training
+    freeze(model, cut=Cut(1, 3), mode="full", train_bottom=True)
+    set_training(model, training=True)
+    assert base_of(model).drop.training
 
 
 def test_freezing_again_in_another_mode_undoes_the_first() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import (
+    AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -17,10 +18,17 @@ import splitlearn
 from splitlearn.errors import ManifestError
 from splitlearn.split.bottleneck import fit_pca
 from splitlearn.split.cut import Bottleneck, Cut
-from splitlearn.split.families import FAMILIES
 from splitlearn.split.merge import CUT_FILE, WEIGHTS_FILE, load_merged, merged, save_merged
 from splitlearn.split.stage import Trunk, factor, remote_stage, split
-from tests.tiny import TASKS, TinyBatch, real_model_folder, tiny_batch, tiny_model
+from tests.tiny import (
+    DECODERS,
+    ENCODERS,
+    TASKS,
+    TinyBatch,
+    real_model_folder,
+    tiny_batch,
+    tiny_model,
+)
 
 PCA, SFT = Bottleneck("pca", 6), Bottleneck("sft", 4)
 AUTO = dict(
@@ -80,7 +88,7 @@ def test_the_saved_model_gives_the_split_models_logits_to_the_bit(
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+@pytest.mark.parametrize("model_type", ENCODERS)
 def test_without_a_bottleneck_transformers_alone_loads_the_same_model(
     model_type: str, task: str, tmp_path: Path
 ) -> None:
@@ -91,6 +99,31 @@ def test_without_a_bottleneck_transformers_alone_loads_the_same_model(
     save_merged(tmp_path, model=merged(local, trunk=trunk, cut=cut), cut=cut)
     assert same(outputs(AUTO[task].from_pretrained(tmp_path).eval(), batch), expected)
     assert not (tmp_path / CUT_FILE).exists()
+
+
+@pytest.mark.parametrize("cut", [Cut(1, 3), Cut(2, 3, PCA, PCA)], ids=str)
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_a_decoder_is_saved_as_exactly_and_its_head_stays_its_embeddings(
+    model_type: str, cut: Cut, tmp_path: Path
+) -> None:
+    model = tiny_model(model_type)
+    tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    model.config.joined_texts = True
+    batch = tiny_batch(model)
+    local, trunk = parts(model, cut=cut, batch=batch)
+    trunk.config.joined_texts = False
+    expected = outputs(local, batch)
+    save_merged(tmp_path, model=merged(local, trunk=trunk, cut=cut), cut=cut)
+    loaded = load_merged(tmp_path)
+    assert same(outputs(loaded, batch), expected)
+    head, words = loaded.get_output_embeddings(), loaded.get_input_embeddings()
+    assert (head.weight is words.weight) == tied
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert "joined_texts" not in written
+    assert written["use_cache"] is True
+    if not cut.narrow:
+        plain = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+        assert same(outputs(plain, batch), expected)
 
 
 @pytest.mark.parametrize("count", [1, 3])

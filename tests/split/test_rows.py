@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from splitlearn.errors import WireError
-from splitlearn.split.rows import mask_of, pack, reads_padding, unpack
+from splitlearn.split.rows import apart, mask_of, pack, reads_padding, together, unpack
 from tests.tiny import TASKS, tiny_batch, tiny_model
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=5)
@@ -77,6 +77,35 @@ def test_few_rows_do_not_claim_much_memory(lengths: tuple[int, ...], width: int)
     x_ND = torch.zeros((1, 8)).expand(sum(lengths), 8)
     with pytest.raises(WireError, match="use smaller batches"):
         unpack(x_ND, lengths=lengths, width=width)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(9, 20))
+def test_joined_rows_come_back_as_they_left(lengths: list[int], width: int) -> None:
+    rows = together(lengths, width=width)
+    assert [length for row in rows for length in row] == lengths
+    assert max(map(sum, rows)) <= width
+    # Laid again to the longest row, as a peer does, they lie the same.
+    assert together(lengths, width=max(map(sum, rows))) == rows
+    x_ND = torch.randn(sum(lengths), 3)
+    h_BTD = unpack(x_ND, lengths=lengths, width=width, joined=True)
+    assert h_BTD.shape == (len(rows), width, 3)
+    assert torch.equal(pack(h_BTD, lengths=lengths, joined=True), x_ND)
+    assert not h_BTD[~mask_of(lengths, width=width, joined=True)].any()
+    ids_BT = torch.arange(len(rows) * width).reshape(len(rows), width)
+    apart_BT = apart(ids_BT, lengths=lengths, filler=-1)
+    assert apart_BT.shape == (len(lengths), width)
+    assert torch.equal(
+        apart_BT[mask_of(lengths, width=width)], ids_BT[mask_of(lengths, width=width, joined=True)]
+    )
+
+
+def test_joined_texts_with_padding_between_them_are_the_peers_fault() -> None:
+    with pytest.raises(WireError, match="padding of joined texts"):
+        unpack(torch.zeros(8, 3), lengths=(2, 2), width=4, packed=False, joined=True)
+
+
+def test_a_decoders_loss_does_not_read_padding() -> None:
+    assert not reads_padding(tiny_model("gpt2"))
 
 
 @pytest.mark.parametrize("task", TASKS)

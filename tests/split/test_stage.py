@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from splitlearn.errors import ManifestError
 from splitlearn.split.bottleneck import Down, SftReceiver, SftSender, Up, fit_pca
 from splitlearn.split.cut import Bottleneck, Cut
-from splitlearn.split.families import FAMILIES, base_of, layers_of
+from splitlearn.split.families import base_of, layers_of
 from splitlearn.split.stage import (
     RemoteStage,
     factor,
@@ -17,7 +17,7 @@ from splitlearn.split.stage import (
     split,
     split_chain,
 )
-from tests.tiny import tiny_batch, tiny_model
+from tests.tiny import DECODERS, ENCODERS, joined_batch, tiny_batch, tiny_model
 
 PCA, SFT = Bottleneck("pca", 6), Bottleneck("sft", 4)
 
@@ -36,7 +36,7 @@ def factored(model_type: str, cut: Cut) -> PreTrainedModel:
     return factor(model, cut=cut, bases=bases)
 
 
-@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+@pytest.mark.parametrize("model_type", ENCODERS)
 def test_the_trunks_mask_is_the_base_models_own(model_type: str) -> None:
     cut = Cut(1, 3)
     model = factored(model_type, cut)
@@ -53,6 +53,54 @@ def test_the_trunks_mask_is_the_base_models_own(model_type: str) -> None:
     assert found is not None
     assert torch.equal(expected, found)
     assert expected.dtype == found.dtype
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_a_decoders_trunk_rebuilds_mask_positions_and_angles_as_its_base_model_makes_them(
+    model_type: str, attention: str, joined: bool
+) -> None:
+    model = tiny_model(model_type, attention=attention).eval()
+    model.config.joined_texts = joined
+    batch = joined_batch() if joined else tiny_batch(model)
+    seen: list[dict[str, object]] = []
+
+    def look(_: object, args: tuple[Tensor, ...], kwargs: dict[str, object]) -> None:
+        mask = {"attention_mask": args[2]} if model_type == "gpt2" and len(args) > 1 else {}
+        seen.append({**kwargs, **mask})
+
+    hook = layers_of(model)[1].register_forward_pre_hook(look, with_kwargs=True)
+    model(**batch.inputs)
+    hook.remove()
+    _, trunk = split(model, cut=Cut(1, 3))
+    trunk.layers["1"].register_forward_pre_hook(look, with_kwargs=True)
+    trunk(torch.randn(*batch.inputs["input_ids"].shape, 32), lengths=batch.lengths)
+    expected, found = seen
+    assert isinstance(expected["attention_mask"], Tensor)
+    for name, value in found.items():
+        ours = value if isinstance(value, tuple) else (value,)
+        theirs = expected[name] if isinstance(value, tuple) else (expected[name],)
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one, other), name
+            assert one.dtype == other.dtype
+    assert ("position_embeddings" in found) == (model_type != "gpt2")
+
+
+def test_a_text_that_is_joined_to_others_gives_what_it_gives_alone() -> None:
+    model = tiny_model("llama", attention="eager").eval()
+    batch = joined_batch(lengths=(4, 3, 5, 2), width=8)
+    logits_BTV = model(**batch.inputs).logits
+    ids = batch.inputs["input_ids"]
+    for row, first, length in ((0, 0, 4), (0, 4, 3), (1, 0, 5), (1, 5, 2)):
+        alone = model(input_ids=ids[row : row + 1, first : first + length]).logits[0]
+        assert torch.allclose(logits_BTV[row, first : first + length], alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_a_decoder_is_not_cut_through_a_block(model_type: str) -> None:
+    with pytest.raises(ManifestError, match=f"{model_type} has no blocks for it; choose 'pca'"):
+        factor(tiny_model(model_type), cut=Cut(2, 3, SFT), bases={})
 
 
 @pytest.mark.parametrize("model_type", ["bert", "distilbert"])

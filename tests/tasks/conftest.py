@@ -19,6 +19,9 @@ from transformers import (
     BertConfig,
     BertModel,
     BertTokenizerFast,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaModel,
     RobertaTokenizerFast,
@@ -55,6 +58,7 @@ COLUMNS = {
         "answer_text": "answer",
         "answer_start": "start",
     },
+    "causal-language-modelling": {"text": "text"},
 }
 
 
@@ -119,6 +123,32 @@ def roberta_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def gpt2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 of two layers with a byte-level tokenizer that has no padding token."""
+    folder = tmp_path_factory.mktemp("gpt2")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(LINES, trainer)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|end|>", model_max_length=64
+    ).save_pretrained(folder)
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 48}
+    config = GPT2Config(
+        vocab_size=tokenizer.get_vocab_size(), bos_token_id=0, eos_token_id=0, **sizes
+    )
+    torch.manual_seed(0)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    return folder
+
+
 MakeJob = Callable[..., Job]
 
 
@@ -136,7 +166,11 @@ def make_job(tmp_path: Path) -> MakeJob:
         for table in tables | changes:
             values = {**tables.get(table, {}), **changes.get(table, {})}
             lines.append(f"[{table}]")
-            lines += [f"{k} = {v!r}" for k, v in values.items() if v is not None]
+            lines += [
+                f"{k} = {str(v).lower() if isinstance(v, bool) else repr(v)}"
+                for k, v in values.items()
+                if v is not None
+            ]
         (tmp_path / "job.toml").write_text("\n".join(lines), encoding="utf-8")
         return load_job(tmp_path / "job.toml")
 

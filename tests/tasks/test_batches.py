@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from splitlearn.manifest import Job
+from splitlearn.split.rows import mask_of, positions_of
 from splitlearn.tasks.batches import Batch, Steps, batch, epoch_order, micro_batches
 from splitlearn.tasks.encode import IGNORED, Example
 
@@ -140,3 +142,45 @@ def test_steps_gives_any_step_of_the_run_as_the_epochs_one_after_another_do(
     for number in reversed(range(total)):
         assert seen(steps(number)) == seen(straight[number])
         assert len(steps(number)) == len(straight[number])
+
+
+def language(number: int, length: int) -> Example:
+    return replace(tagged(number, length), next_token=True)
+
+
+def test_joined_texts_fill_rows_in_order_and_begin_to_count_anew() -> None:
+    made = batch(
+        [language(n, length) for n, length in ((1, 3), (2, 2), (3, 4), (4, 1))], pad_id=PAD, join=6
+    )
+    assert made.inputs["input_ids"].tolist() == [[1, 1, 1, 2, 2], [3, 3, 3, 3, 4]]
+    assert made.inputs["position_ids"].tolist() == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 0]]
+    assert made.labels["labels"].tolist() == [
+        [IGNORED, 1, 1, IGNORED, 2],
+        [IGNORED, 3, 3, 3, IGNORED],
+    ]
+    assert (made.lengths, made.items, made.joined, made.next_token) == ((3, 2, 4, 1), 6, True, True)
+    assert "attention_mask" not in made.inputs
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(9, 20))
+def test_texts_are_joined_as_the_rows_of_a_trunk_are_laid(lengths: list[int], join: int) -> None:
+    made = batch([language(n, length) for n, length in enumerate(lengths)], pad_id=PAD, join=join)
+    width = made.inputs["input_ids"].shape[1]
+    assert torch.equal(made.inputs["position_ids"], positions_of(lengths, width=width))
+    real_BT = mask_of(lengths, width=width, joined=True)
+    assert made.inputs["input_ids"][real_BT].tolist() == [
+        n for n, length in enumerate(lengths) for _ in range(length)
+    ]
+
+
+def test_a_job_that_joins_has_joined_steps(make_job: MakeJob) -> None:
+    task = {"task": "causal-language-modelling"}
+    for join in (True, False):
+        data = {"max_length": 8, "join": join}
+        steps = Steps(
+            [language(n, 3) for n in range(5)], job=make_job(model=task, data=data), pad_id=0
+        )
+        made = steps(0)[0]
+        assert made.joined is join
+        assert made.inputs["input_ids"].shape == ((2, 6) if join else (4, 3))
+        assert len(made.samples) == len(made.lengths) == 4

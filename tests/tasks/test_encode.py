@@ -7,7 +7,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from splitlearn.errors import ManifestError
 from splitlearn.manifest import Job
 from splitlearn.tasks.encode import IGNORED, Encoded, encode
-from splitlearn.tasks.rows import AnswerRow, Row, Rows, TextRow, TokenRow
+from splitlearn.tasks.rows import AnswerRow, PlainRow, Row, Rows, TextRow, TokenRow
 
 MakeJob = Callable[..., Job]
 
@@ -239,3 +239,35 @@ def test_training_rows_whose_answer_fits_no_window_are_counted(
         ManifestError, match=r"data\.max_length is 12, which leaves no answer whole"
     ):
         qa(job, bert, answer_row(long, long), part="train")
+
+
+def test_a_text_is_what_has_to_be_said_and_ends_with_its_end(
+    make_job: MakeJob, gpt2_folder: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(gpt2_folder)
+    job = make_job(model={"task": "causal-language-modelling"}, data={"max_length": 8})
+    rows = rows_of(PlainRow("a"), PlainRow("фильм был прекрасным"), PlainRow("film<|end|>"))
+    encoded = encode(rows, job=job, part="train", tokenizer=tokenizer, labels=())
+    short, cut, ended = encoded.examples
+    assert short.input_ids == (*tokenizer("a")["input_ids"], tokenizer.eos_token_id)
+    assert len(cut.input_ids) == 8
+    assert cut.input_ids[-1] != tokenizer.eos_token_id
+    assert ended.input_ids.count(tokenizer.eos_token_id) == 1
+    for example in encoded.examples:
+        assert example.targets["labels"] == (IGNORED, *example.input_ids[1:])
+        assert example.items == len(example.input_ids) - 1
+        assert example.next_token
+    assert encoded.gold == ((), (), ())
+
+
+def test_a_text_of_which_nothing_is_to_be_said_is_named(
+    make_job: MakeJob, gpt2_folder: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(gpt2_folder)
+    tokenizer.eos_token = None
+    job = make_job(model={"task": "causal-language-modelling"})
+    rows = rows_of(PlainRow("a film"), PlainRow("a"))
+    with pytest.raises(
+        ManifestError, match=r"row 2: the tokenizer leaves no token that has another"
+    ):
+        encode(rows, job=job, part="train", tokenizer=tokenizer, labels=())

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from splitlearn.tasks.metrics import (
     entity_f1,
     macro_f1,
     majority,
+    perplexity,
 )
 
 NAMES = st.lists(st.sampled_from("abc"), min_size=1, max_size=12)
@@ -96,3 +99,9 @@ def test_answers_are_compared_as_squad_and_mlqa_do(
 def test_answer_scores_are_means_over_the_questions() -> None:
     assert answer_scores(["a1", "b1"], [["a1"], ["b2"]]) == (0.5, 0.5)
     assert answer_scores([], []) == (0.0, 0.0)
+
+
+def test_perplexity_of_saying_all_alike_is_how_many_there_are() -> None:
+    assert perplexity(5 * math.log(60), 5) == pytest.approx(60)
+    assert perplexity(0.0, 3) == 1.0
+    assert perplexity(1e6, 1) == math.inf

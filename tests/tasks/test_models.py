@@ -262,3 +262,19 @@ def test_a_discriminator_exported_from_pre_training_is_taken_with_its_weights(
     output = loaded.model(**inputs, labels=torch.tensor([1]))
     assert output.loss.isfinite()
     assert output.logits.shape == (1, 2)
+
+
+def test_a_decoder_needs_no_padding_token_and_keeps_no_keys_and_values_in_training(
+    make_job: MakeJob, gpt2_folder: Path
+) -> None:
+    path = {"path": str(gpt2_folder), "task": "causal-language-modelling"}
+    loaded = load_model(make_job(model=path, data={"join": True}))
+    assert type(loaded.model).__name__ == "GPT2LMHeadModel"
+    assert loaded.labels == ()
+    assert loaded.tokenizer.pad_token_id is None
+    assert loaded.tokenizer("a film").keys() == {"input_ids", "attention_mask"}
+    assert loaded.model.config.use_cache is False
+    assert loaded.model.config.joined_texts is True
+    assert loaded.model.lm_head.weight is loaded.model.transformer.wte.weight
+    with pytest.raises(ManifestError, match=r"data\.max_length is 49; this model takes at most 48"):
+        load_model(make_job(model=path, data={"max_length": 49}))

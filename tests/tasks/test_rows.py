@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from splitlearn.errors import ManifestError
 from splitlearn.manifest import Job
-from splitlearn.tasks.rows import AnswerRow, TextRow, TokenRow, load_rows
+from splitlearn.tasks.rows import AnswerRow, PlainRow, TextRow, TokenRow, load_rows
 
 MakeJob = Callable[..., Job]
 TEXTS = ["wonderful", "скучно", "这部电影", "फिल्म अच्छी", "كان مملا", 'he said "no", twice']
@@ -162,6 +162,14 @@ def test_answers_stand_in_columns_of_their_own_or_in_records(
         rows = load_rows(make_job(model=QA, data={"train": name, **columns}), part="train")
         assert rows.rows == (expected,)
         assert rows.labels == ()
+
+
+def test_a_text_alone_has_no_label(tmp_path: Path, make_job: MakeJob) -> None:
+    write_lines(tmp_path / "t.jsonl", [{"text": "Анна"}, {"text": "b", "label": 1}])
+    job = make_job(model={"task": "causal-language-modelling"}, data={"train": "t.jsonl"})
+    rows = load_rows(job, part="train")
+    assert rows.rows == (PlainRow("Анна"), PlainRow("b"))
+    assert rows.labels == ()
 
 
 def test_a_column_that_is_not_there_is_named_with_those_that_are(

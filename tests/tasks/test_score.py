@@ -3,10 +3,12 @@ from collections.abc import Sequence
 import pytest
 import torch
 from torch import Tensor
+from transformers.utils.generic import ModelOutput
 
+from splitlearn.tasks.batches import batch
 from splitlearn.tasks.encode import IGNORED, Encoded, Example
-from splitlearn.tasks.rows import AnswerRow, Row, TextRow, TokenRow
-from splitlearn.tasks.score import MAX_ANSWER_TOKENS, Scorer, majority_score
+from splitlearn.tasks.rows import AnswerRow, PlainRow, Row, TextRow, TokenRow
+from splitlearn.tasks.score import MAX_ANSWER_TOKENS, Scorer, majority_score, told
 
 LABELS = ("neg", "pos")
 
@@ -138,3 +140,24 @@ def test_a_window_without_context_gives_no_answer() -> None:
 def test_the_majority_baseline_is_counted_on_names_and_is_none_for_answers() -> None:
     assert majority_score(texts(1, 1, 0), texts(0, 1, 1, 1)) == 0.75
     assert majority_score(answers(1), answers(1)) is None
+
+
+def test_next_tokens_are_scored_by_perplexity_and_share_of_tokens_said() -> None:
+    example = Example((1, 2, 3), None, {"labels": (IGNORED, 2, 3)}, 2, 0, next_token=True)
+    plain = encoded([example] * 3, [PlainRow("x")] * 3, [()] * 3)
+    scorer = Scorer(plain)
+    for size in (2, 1):
+        made = batch([example] * size, pad_id=0)
+        kept = told(ModelOutput(logits=torch.zeros(size, 3, 8)), made)
+        assert kept.keys() == {"losses", "hits"}
+        scorer.add(kept)
+    assert scorer.result() == {"perplexity": pytest.approx(8.0), "token_accuracy": 0.0}
+    assert majority_score(plain, plain) is None
+
+
+def test_of_other_tasks_the_logits_are_told() -> None:
+    output = ModelOutput(
+        loss=torch.zeros(()), start_logits=torch.ones(1), end_logits=torch.ones(2), hidden=None
+    )
+    made = batch([Example((1,), None, {"start_positions": 0, "end_positions": 0}, 1, 0)], pad_id=0)
+    assert told(output, made).keys() == {"start_logits", "end_logits"}
