@@ -47,6 +47,7 @@ ROOMS_OF = {
     "jinja2": {"report"},
     "markupsafe": {"report"},
     "greenlet": {"engine"},
+    "peft": {"split"},
     "zstandard": {"codecs"},
     "typer": {"parties"},
     "rich": {"parties"},
