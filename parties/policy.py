@@ -231,10 +231,13 @@ def _leaves(
             says = _CARRIES.get(facts.kind.value, "see docs/wire.md")
             yield f"  {facts.kind.value}: {says.format(columns=facts.columns or 'all its')}"
     yield "What stays: texts, token ids, labels, tokeniser, embeddings, first and last layers, head."
-    if plan.mode == "full":
+    if plan.sends_gradients:
         noisy = job.privacy.label_epsilon is not None or job.privacy.gradient_noise is not None
         but = ", but for what [privacy] of the job hides" if noisy else ""
-        yield f"Mode full sends gradients: the labels can be read from them, at any rank and codec{but}."
+        yield (
+            f"Mode {plan.mode} sends gradients: the labels can be read from them, at any rank and "
+            f"codec{but}."
+        )
     if not any(verdict.rule for verdict in verdicts):
         yield (
             f"Policy {rules.name} has no rule about a compute party: a trusted party's policy is "

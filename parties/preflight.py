@@ -154,7 +154,7 @@ def _check(manifest: "Job", found: "Measured", limits: "Limits | None") -> None:
 
     check_limits(found, limits)
     limited = limits is not None and limits.max_label_auc is not None
-    if limited and manifest.cut.mode == "full" and found.label_auc is None:
+    if limited and manifest.cut.sends_gradients and found.label_auc is None:
         raise RefusedError(
             "the policy limits max_label_auc, and our attacks do not measure labels of this task; "
             "choose mode features, or take the limit out and know what it means",

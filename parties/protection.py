@@ -22,7 +22,7 @@ __all__ = ["guarantees", "outlook", "sentence"]
 
 def outlook(job: "Job") -> str | None:
     """What to tell once before a run whose gradients leave; None where none does."""
-    if job.cut.mode == "features":
+    if not job.cut.sends_gradients:
         return None
     whom = " and ".join(peer.party for peer in job.peers)
     told = f"mode {job.cut.mode}: labels can be read from the gradients that this run sends to"

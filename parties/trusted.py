@@ -137,11 +137,13 @@ def export(
     Example:
         splitlearn trusted export job.toml --to model
 
-    Where the trunk was trained (mode full), the first export fetches its weights from the compute
+    Where the trunk was trained (modes lora and full), the first export fetches its weights from the compute
     parties, which have to be at work, and keeps them in the run folder.
 
     Without a low-rank cut the folder is a plain transformers folder. With one it is loaded with
-    splitlearn.load_merged("model"). Either gives the logits of the split model to the bit.
+    splitlearn.load_merged("model"). Either gives the logits of the split model to the bit; but for mode
+    lora, whose adapters are added to the weights, which rounds. The adapters alone, in the format of
+    peft, lie in the subfolder adapters.
     """
     from parties.console import console, interruptible
 
@@ -152,17 +154,9 @@ def export(
 
 def _export(manifest: "Job", *, to: Path) -> None:
     from splitlearn.engine.checkpoints import Checkpoints
+    from splitlearn.engine.merging import save_run
     from splitlearn.engine.optimiser import Stepper
     from splitlearn.engine.prepare import prepare
-    from splitlearn.split import (
-        GROUPS,
-        build_trunk,
-        load_weights,
-        merged,
-        save_merged,
-        spec_of,
-        trunk_groups,
-    )
 
     prepared = prepare(manifest)
     run, total = prepared.run, prepared.data.steps.total
@@ -179,14 +173,9 @@ def _export(manifest: "Job", *, to: Path) -> None:
         for group in hop.groups.values()
         for name, tensor in group.items()
     }
-    if run.offer.mode == "full":
-        state = _trained_trunk(manifest, prepared)
-    trunk = build_trunk(run.offer.model, cut=spec_of(prepared.cut))
-    for group in GROUPS:
-        names = trunk_groups(trunk)[group]
-        load_weights(trunk, {name: state[name] for name in names}, group=group)
-    whole = merged(prepared.model, trunk=trunk, cut=prepared.cut)
-    save_merged(to, model=whole, cut=prepared.cut, tokenizer=prepared.data.tokenizer)
+    if run.offer.trains_trunk:
+        state |= _trained_trunk(manifest, prepared)
+    save_run(to, job=manifest, prepared=prepared, state=state)
 
 
 class RunMetrics(msgspec.Struct, frozen=True):

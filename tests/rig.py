@@ -28,13 +28,14 @@ from splitlearn.session import Session
 from splitlearn.split.blueprint import trunk_model
 from splitlearn.split.bottleneck import PcaBasis
 from splitlearn.split.cut import Cut, spec_of
-from splitlearn.split.freeze import Mode, freeze
+from splitlearn.split.freeze import Mode, freeze, freeze_trunk
+from splitlearn.split.lora import Where, adapt, blocks_of, trained_state, trunk_blocks
 from splitlearn.split.rows import reads_padding
 from splitlearn.split.stage import factor, split
 from splitlearn.split.weights import GROUPS, digest, trunk_state
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.frames import Frame
-from splitlearn.wire.messages import CodecSpec, Offer, OptimiserSpec, ScheduleSpec
+from splitlearn.wire.messages import CodecSpec, Detail, LoraSpec, Offer, OptimiserSpec, ScheduleSpec
 
 TRUSTED = PartyName(federation="fed.example", party="clinic", role=Role.TRUSTED)
 COMPUTE = PartyName(federation="fed.example", party="gpuhost", role=Role.COMPUTE)
@@ -75,17 +76,26 @@ def trusted_run(
     optimiser: OptimiserSpec = ADAMW,
     run: str = "run",
     staleness: int = 0,
+    lora: LoraSpec | None = None,
+    where: Where = "trunk",
 ) -> TrustedRun:
-    """The model taken apart for a run; it is changed."""
+    """The model taken apart for a run; it is changed. where: adapters, in mode "lora"."""
     blueprint = trunk_model(model)
     factor(model, cut=cut, bases=bases or {})
-    freeze(model, cut=cut, mode=mode, train_bottom=train_bottom)
     width = model.config.hidden_size
     local, trunk = split(model, cut=cut)
+    if lora is not None:
+        adapt(blocks_of(local, cut=cut, where=where, train_bottom=train_bottom), lora)
+    freeze(local, cut=cut, mode=mode, train_bottom=train_bottom)
     groups: dict[str, dict[str, Tensor]] = {
         g: {n: t.clone() for n, t in trunk_state(trunk, group=g).items()} for g in GROUPS
     }
     groups["bases"] = state_of(codec_bases or {})
+    if lora is not None:
+        adapt(trunk_blocks(trunk), lora)
+        freeze_trunk(trunk, mode=mode)
+        trained = trained_state(trunk)
+        groups["adapters"] = {n: t for n, t in trained.items() if n not in groups["bottlenecks"]}
     offer = Offer(
         run=run,
         conversation="c" * 32,
@@ -93,7 +103,7 @@ def trusted_run(
         salt=secrets.token_hex(32),
         purpose="train",
         mode=mode,
-        returns_input_gradient=mode == "full" and train_bottom,
+        returns_input_gradient=mode in ("lora", "full") and train_bottom,
         model=blueprint,
         cut=spec_of(cut),
         codecs=CodecSpec(codec, codec, codec, codec),
@@ -104,6 +114,7 @@ def trusted_run(
         bottlenecks=digest(groups["bottlenecks"]),
         bases=digest(groups["bases"]),
         held=(),
+        detail=Detail(lora=lora),
     )
     return TrustedRun(
         offer=offer,

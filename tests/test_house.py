@@ -48,6 +48,7 @@ ROOMS_OF = {
     "jinja2": {"report"},
     "markupsafe": {"report"},
     "greenlet": {"engine"},
+    "peft": {"split"},
     "zstandard": {"codecs"},
     "typer": {"parties"},
     "rich": {"parties"},

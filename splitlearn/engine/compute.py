@@ -37,6 +37,7 @@ from splitlearn.session import Session, State
 from splitlearn.split.blueprint import build_trunk
 from splitlearn.split.cut import cut_of
 from splitlearn.split.freeze import freeze_trunk, set_training
+from splitlearn.split.lora import adapt, check_targets, trained_state, trunk_blocks
 from splitlearn.split.rows import pack, unpack
 from splitlearn.split.stage import Trunk
 from splitlearn.split.weights import (
@@ -98,7 +99,7 @@ class _Loaded:
 
     @property
     def trains(self) -> bool:
-        return self.offer.mode == "full" and self.offer.purpose == "train"
+        return self.offer.trains_trunk and self.offer.purpose == "train"
 
 
 class ComputeEngine:
@@ -179,6 +180,9 @@ class ComputeEngine:
         )
         # What is kept of one message is what the next one is written against.
         talk.overlap = talk.overlap and not loaded.coders.linking
+        if offer.detail.lora is not None:
+            adapt(trunk_blocks(loaded.trunk), offer.detail.lora)
+        freeze_trunk(loaded.trunk, mode=offer.mode)
         _go_to(loaded, step)
         talk.say(Kind.READY, Empty())
         self._observe(Began(step, self._channel.peer))
@@ -235,8 +239,8 @@ class ComputeEngine:
 
     def _finish(self, talk: Talk, loaded: _Loaded, _: Frame) -> None:
         assert isinstance(talk.session, Session)
-        if talk.session.weights_wanted and loaded.offer.mode == "full":
-            cut = shards(loaded.trunk.state_dict())
+        if talk.session.weights_wanted and loaded.offer.trains_trunk:
+            cut = shards(trained_state(loaded.trunk))
             for i, parts in enumerate(cut):
                 talk.say(Kind.WEIGHTS, Shard(i, len(cut)), parts=parts)
         talk.say(Kind.CLOSED, Empty())
@@ -246,7 +250,8 @@ class ComputeEngine:
 def _build(offer: Offer, checkpoints: Checkpoints) -> _Loaded:
     """The offered trunk without weights; WireError for an offer that no model of ours fits."""
     trunk = build_trunk(offer.model, cut=offer.cut)
-    freeze_trunk(trunk, mode=offer.mode)
+    if offer.detail.lora is not None:
+        check_targets(trunk, offer.detail.lora)
     return _Loaded(offer=offer, trunk=trunk, checkpoints=checkpoints)
 
 

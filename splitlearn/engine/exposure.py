@@ -164,7 +164,7 @@ def preflight(
         count += 1
     target, own = texts[:count], texts[count:]
     labels = None
-    if offer.mode == "full" and prepared.data.train.labels and "labels" in _targets(prepared):
+    if offer.trains_trunk and prepared.data.train.labels and "labels" in _targets(prepared):
         labels = _label_report(publics, prepared, target)
     rows_NR = rows_of(publics, target)
     seen = Seen(rows_NR, tuple(map(len, target)))

@@ -39,7 +39,8 @@ SETTLE_S = 10.0
 class Hop:
     """What one compute party is asked to do.
 
-    groups: its layers' weights before training, by group name, and the bases of codecs as "bases";
+    groups: its layers' weights before training, by group name, the bases of codecs as "bases", and what
+    both parties draw alike as "adapters", which is never sent before it was trained;
     entrance and exit: columns of what it is sent and of what comes back.
     """
 
@@ -209,7 +210,8 @@ class Line:
 
     def parting(self, into: dict[str, Tensor]) -> Iterator[None]:
         """Hear the rest, a message for each turn; trained weights, if any came, are put `into`."""
-        inlet = Inlet({name: t for g in GROUPS for name, t in self.hop.groups[g].items()})
+        trained = ("bottlenecks", "adapters") if self.hop.offer.detail.lora else GROUPS
+        inlet = Inlet({name: t for g in trained for name, t in self.hop.groups[g].items()})
         heard = 0
         while (frame := self.talk.hear(Kind.WEIGHTS, Kind.CLOSED)).kind is Kind.WEIGHTS:
             inlet.take(self.talk.parts(frame))

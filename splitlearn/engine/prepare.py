@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from splitlearn.engine.bases import state_of
 from splitlearn.engine.claim import Claim, claim_folder
 from splitlearn.engine.line import Hop
+from splitlearn.engine.modes import adapt_own, lora_of
 from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.seeds import offer_seed
@@ -30,15 +31,19 @@ from splitlearn.split import (
     Cut,
     PcaBasis,
     Trunk,
+    adapt,
     digest,
     factor,
     fit_pca,
     freeze,
+    freeze_trunk,
     own_memory,
     place,
     reads_padding,
     spec_of,
     split_chain,
+    trained_state,
+    trunk_blocks,
     trunk_model,
     trunk_state,
 )
@@ -53,7 +58,15 @@ from splitlearn.tasks import (
     randomised,
 )
 from splitlearn.tasks.batches import joined_width
-from splitlearn.wire.messages import CodecSpec, Offer, OptimiserSpec, ScheduleSpec, TrunkModel
+from splitlearn.wire.messages import (
+    CodecSpec,
+    Detail,
+    LoraSpec,
+    Offer,
+    OptimiserSpec,
+    ScheduleSpec,
+    TrunkModel,
+)
 
 __all__ = [
     "Data",
@@ -108,8 +121,11 @@ def prepare(job: Job) -> Prepared:
     bases = dict(_bases(job, model, cut, data.tokenizer))
     codec_bases = dict(_codec_bases(job, model, cut, data.tokenizer))
     factor(model, cut=cut, bases=bases)
-    freeze(model, cut=cut, mode=job.cut.mode, train_bottom=job.cut.train_bottom)
+    lora = lora_of(job, model, cut)
     local, trunks = split_chain(model, cut=cut, starts=job.starts)
+    if lora is not None:
+        adapt_own(job, local, cut, lora)
+    freeze(local, cut=cut, mode=job.cut.mode, train_bottom=job.cut.train_bottom)
     claim = claim_folder(job)
     parts = list(zip(cut.parts(job.starts), trunks, strict=True))
     hops = [
@@ -122,6 +138,7 @@ def prepare(job: Job) -> Prepared:
             bases={kind: basis for kind, basis in codec_bases.items() if _ends(kind, party, parts)},
             claim=claim,
             steps=data.steps.total,
+            lora=lora,
         )
         for party, (part, trunk) in enumerate(parts)
     ]
@@ -161,10 +178,16 @@ def _hop(
     bases: Mapping[Kind, PcaBasis],
     claim: Claim,
     steps: int,
+    lora: LoraSpec | None,
 ) -> Hop:
     """What compute party number `party` is asked to do. cut, trunk: its own part."""
     groups: dict[str, dict[str, Tensor]] = {g: trunk_state(trunk, group=g) for g in GROUPS}
     groups["bases"] = state_of(bases)
+    if lora is not None:
+        adapt(trunk_blocks(trunk), lora)
+        freeze_trunk(trunk, mode=job.cut.mode)
+        trained = trained_state(trunk)
+        groups["adapters"] = {n: t for n, t in trained.items() if n not in groups["bottlenecks"]}
     optimiser, schedule = specs(job, steps=steps)
     width = trunk.config.hidden_size
     offer = Offer(
@@ -185,6 +208,7 @@ def _hop(
         bottlenecks=digest(groups["bottlenecks"]),
         bases=digest(groups["bases"]),
         held=(),
+        detail=Detail(lora=lora),
     )
     return Hop(offer, groups, cut.entrance(width), cut.exit(width))
 
@@ -194,6 +218,8 @@ def unsplit(job: Job) -> tuple[Data, PreTrainedModel]:
     data, model = data_of(job)
     cut = _cut(job, model)
     whole = Cut(cut.first, cut.last)
+    if (lora := lora_of(job, model, whole)) is not None:
+        adapt_own(job, model, whole, lora)
     freeze(model, cut=whole, mode=job.cut.mode, train_bottom=job.cut.train_bottom)
     own_memory(model)  # as a split model's weights lie, so that the bits are the same
     return data, model

@@ -53,7 +53,7 @@ def staleness_of(offer: Offer) -> int:
     In mode "features" what crosses the cuts depends on no trained weight, so interleaved steps go
     with the newest ones: they change no number.
     """
-    return 0 if offer.mode == "features" else offer.schedule.staleness
+    return offer.schedule.staleness if offer.trains_trunk else 0
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Stretch:
             self._counts(steps, first),
             first=first,
             every=run.every,
-            kinds=2 if offer.mode == "features" else 4 if offer.returns_input_gradient else 3,
+            kinds=2 if not offer.trains_trunk else 4 if offer.returns_input_gradient else 3,
             most=MAX_UNSETTLED,
         )
         for turn in interleaved(

@@ -269,7 +269,7 @@ class TrustedEngine:
         total = sum(batch.items for batch in batches)
         under_way: dict[int, Passage] = {}
         mean = torch.zeros(())
-        order = self._order(len(batches), gradients=self.run.offer.mode != "features")
+        order = self._order(len(batches), gradients=self.run.offer.trains_trunk)
         last = {action.micro_batch: action for action in order}
         both = self.run.offer.returns_input_gradient  # then what is shared trains at both ends
         for action in order:
@@ -352,7 +352,7 @@ class TrustedEngine:
             batch=batch,
             place=place,
             seed=offer.seed,
-            gradients=training and offer.mode != "features",
+            gradients=training and offer.trains_trunk,
         )
         passage.bottom()
         self.rows[place.phase] += rows_in(batch, place)

@@ -34,7 +34,7 @@ def codecs_at(job: "Job", *, party: int) -> dict[str, str]:
 
 def returns_at(job: "Job", *, party: int) -> bool:
     """Whether that party sends input gradients: to the bottom if it trains, and for the party before."""
-    return job.cut.mode == "full" and (party > 0 or job.cut.train_bottom)
+    return job.cut.sends_gradients and (party > 0 or job.cut.train_bottom)
 
 
 def chain_faults(job: "Job") -> Iterator[Fault]:

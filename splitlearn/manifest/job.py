@@ -128,9 +128,7 @@ class Job(Table):
                 "attention": self.model.attention,
                 "max_length": self.data.max_length,
                 **({"join": True} if self.data.join else {}),
-                "cut": self.cut.model_dump(
-                    exclude={"lower": {"public_text"}, "upper": {"public_text"}}
-                ),
+                "cut": self._deciding_cut(),
                 "codec": self.codec.model_dump(
                     exclude={
                         "public_text",
@@ -147,6 +145,13 @@ class Job(Table):
                 **({"every_steps": self.checkpoint.every_steps} if self._remembers else {}),
             }
         )
+
+    def _deciding_cut(self) -> dict[str, object]:
+        """Of the cut, what a number depends on: tables of other modes are not in it."""
+        cut = self.cut.model_dump(exclude={"lower": {"public_text"}, "upper": {"public_text"}})
+        if cut["mode"] != "lora":
+            del cut["lora"]
+        return cut
 
     def _deciding_schedule(self) -> dict[str, object]:
         """Of the schedule, what a number depends on; a run may be resumed with another order."""
@@ -270,11 +275,15 @@ def _cut_faults(cut: CutTable) -> Iterator[Fault]:
             f"is {cut.top} and cut.bottom is {cut.bottom}, which leave no layer to the peer; "
             "it takes a layer above cut.bottom, or a negative number counted from the end",
         )
-    if cut.train_bottom and cut.mode == "features":
+    if cut.train_bottom and not cut.sends_gradients:
         yield Fault(
             "cut.train_bottom",
-            'is true, but in mode "features" no gradient comes back to the bottom; '
+            f'is true, but in mode "{cut.mode}" no gradient comes back to the bottom; '
             'it takes false, or cut.mode = "full"',
+        )
+    if cut.mode != "lora" and "lora" in cut.model_fields_set:
+        yield Fault(
+            "cut.lora", f'has no use in mode "{cut.mode}"; leave it out, or take mode "lora"'
         )
     for name, bottleneck in (("lower", cut.lower), ("upper", cut.upper)):
         key = f"cut.{name}"
@@ -353,10 +362,10 @@ def _privacy_faults(job: Job) -> Iterator[Fault]:
             "privacy.gradient_clip",
             f"is {clip:g} without privacy.gradient_noise; clipping alone hides nothing",
         )
-    if noise is not None and job.cut.mode == "features":
+    if noise is not None and not job.cut.sends_gradients:
         yield Fault(
             "privacy.gradient_noise",
-            'has no use in cut.mode "features", where no gradient leaves; leave it out',
+            f'has no use in cut.mode "{job.cut.mode}", where no gradient leaves; leave it out',
         )
     if job.model.task == "causal-language-modelling":
         for key in ("label_epsilon", "gradient_noise"):

@@ -16,12 +16,14 @@ from splitlearn.manifest.fields import (
 )
 
 __all__ = [
+    "GRADIENTS",
     "BottleneckTable",
     "CanaryTable",
     "CheckpointTable",
     "CodecTable",
     "CutTable",
     "DataTable",
+    "LoraTable",
     "ModelTable",
     "OptimiserTable",
     "PreflightTable",
@@ -46,6 +48,9 @@ _NAMES = (
 )
 _CHAIN = f"one of {', '.join(_NAMES)}; +{STAGES[0]} may follow all but transform"
 _COLUMN = "the name of a column; a dot reaches into a column of records, as in answers.text"
+# Modes in which gradients leave.
+GRADIENTS = frozenset({"lora", "full"})
+
 _SOURCE = "a csv, tsv, jsonl or parquet file, or a hub name as owner/name:config@split"
 
 
@@ -117,6 +122,23 @@ class BottleneckTable(Table):
     )
 
 
+class LoraTable(Table):
+    """Adapters of mode "lora". where: "trunk", the peer's layers; "all", those that stay here too."""
+
+    rank: int = Field(default=8, ge=1, le=1_024, description="a whole number from 1 to 1024")
+    alpha: float = Field(
+        default=16.0,
+        ge=1e-3,
+        le=1e4,
+        description="a number from 0.001 to 10000; over the rank it is the scale",
+    )
+    dropout: float = Field(default=0.0, ge=0, le=0.99, description="a number from 0 to 0.99")
+    targets: Literal["attention", "all"] = Field(
+        default="attention", description="attention or all, the linear layers of a block"
+    )
+    where: Literal["trunk", "all"] = Field(default="trunk", description="trunk or all")
+
+
 class CutTable(Table):
     """Layers [0, bottom) and [top, end) stay here; those between go to the peer."""
 
@@ -132,10 +154,18 @@ class CutTable(Table):
         le=65_536,
         description="the first of the last layers that stay here; negative counts from the end",
     )
-    mode: Literal["features", "full"] = Field(default="features", description="features or full")
+    mode: Literal["features", "lora", "full"] = Field(
+        default="features", description="features, lora or full"
+    )
     train_bottom: bool = Field(default=False, description="true or false")
     lower: BottleneckTable = BottleneckTable()
     upper: BottleneckTable = BottleneckTable()
+    lora: LoraTable = LoraTable()
+
+    @property
+    def sends_gradients(self) -> bool:
+        """Whether something at the peer trains, so that gradients leave."""
+        return self.mode in GRADIENTS
 
 
 class CodecTable(Table):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from splitlearn.errors import RefusedError, WireError
 from splitlearn.manifest.chains import Chain, chain_of, links
 from splitlearn.manifest.hops import codecs_at, returns_at
+from splitlearn.manifest.tables import GRADIENTS
 from splitlearn.policy.rules import STEP_KINDS, Direction, Facts, Ledger, Policy, Rule
 from splitlearn.roles import MAY_SEND, Kind, Role
 from splitlearn.wire.frames import BEARS_TENSORS
@@ -36,7 +37,7 @@ class Plan:
     unknown: sentences about what could not be found out.
     """
 
-    mode: Literal["features", "full"]
+    mode: Literal["features", "lora", "full"]
     returns_input_gradient: bool
     narrow: bool
     codecs: Mapping[Kind, str]
@@ -45,6 +46,11 @@ class Plan:
     longest: int = 0
     unknown: tuple[str, ...] = ()
     party: str = ""
+
+    @property
+    def sends_gradients(self) -> bool:
+        """Whether something at the peer trains, so that gradients leave."""
+        return self.mode in GRADIENTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +138,7 @@ def _needed(plan: Plan) -> list[tuple[Kind, Direction, bool]]:
     """Kind, direction and whether it comes for certain, as a trusted party sees it: what leaves first."""
     out: list[tuple[Kind, Direction, bool]] = []
     into: list[tuple[Kind, Direction, bool]] = []
-    full = plan.mode == "full"
+    full = plan.sends_gradients
     for kind, pairs in MAY_SEND.items():
         returns = plan.returns_input_gradient if kind is Kind.INPUT_GRADIENT else True
         if (Role.TRUSTED, Role.COMPUTE) in pairs and (full or kind is not Kind.GRADIENT):

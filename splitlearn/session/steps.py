@@ -180,7 +180,7 @@ class Session:
             )
 
     def _hand_back(self, kind: Kind) -> None:
-        if not self.weights_wanted or self.offer is None or self.offer.mode != "full":
+        if not self.weights_wanted or self.offer is None or not self.offer.trains_trunk:
             raise SessionError(f"{kind} handed back that nobody asked for; {self._view()}")
 
     def _exchange(self, kind: Kind, meta: StepTensor) -> None:
@@ -257,7 +257,7 @@ class Session:
             raise SessionError("a step before an offer")
         if meta.phase == "train" and offer.purpose != "train":
             raise SessionError(f"a training step in a run offered to {offer.purpose}")
-        if meta.phase == "evaluate" or offer.mode == "features":
+        if meta.phase == "evaluate" or not offer.trains_trunk:
             return Progress.RETURNED
         return Progress.DONE if offer.returns_input_gradient else Progress.IN_BACKWARD
 

@@ -9,6 +9,17 @@ from splitlearn.split.bottleneck import PcaBasis, fit_pca
 from splitlearn.split.cut import Bottleneck, Cut, cut_of, place, spec_of
 from splitlearn.split.families import FAMILIES
 from splitlearn.split.freeze import freeze, freeze_trunk, set_training
+from splitlearn.split.lora import (
+    adapt,
+    blocks_of,
+    check_targets,
+    fold,
+    load_trained,
+    save_adapters,
+    targets_in,
+    trained_state,
+    trunk_blocks,
+)
 from splitlearn.split.memory import own_memory
 from splitlearn.split.merge import load_merged, merged, save_merged
 from splitlearn.split.rows import mask_of, pack, reads_padding, unpack
@@ -38,15 +49,20 @@ __all__ = [
     "PcaBasis",
     "RemoteStage",
     "Trunk",
+    "adapt",
+    "blocks_of",
     "build_trunk",
+    "check_targets",
     "cut_of",
     "digest",
     "factor",
     "fit_pca",
+    "fold",
     "freeze",
     "freeze_trunk",
     "load_layers_from_folder",
     "load_merged",
+    "load_trained",
     "load_weights",
     "mask_of",
     "merged",
@@ -56,11 +72,15 @@ __all__ = [
     "reads_padding",
     "remote_stage",
     "remote_stages",
+    "save_adapters",
     "save_merged",
     "set_training",
     "spec_of",
     "split",
     "split_chain",
+    "targets_in",
+    "trained_state",
+    "trunk_blocks",
     "trunk_groups",
     "trunk_model",
     "trunk_state",

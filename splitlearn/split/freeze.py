@@ -1,22 +1,24 @@
 """What of a model trains, by mode, and which parts drop out while it does.
 
 features: bottom and trunk are frozen, only the top and head train, and no gradient leaves.
+lora: the adapters in the trunk train, and its low-rank cuts; in the other parts all, or where a block has
+adapters these alone; the bottom only where asked, the embeddings never.
 full: trunk, top and head train; the bottom too, where asked.
 What is frozen also runs without dropout, so that it gives the same output for the same text.
 """
 
-from typing import Literal
+from collections.abc import Iterable
 
 from torch import nn
 from transformers import PreTrainedModel
 
 from splitlearn.split.cut import Cut
 from splitlearn.split.families import base_of, family_of
+from splitlearn.split.lora import adapters_only
 from splitlearn.split.stage import Trunk, slots_of
+from splitlearn.wire.messages import Mode
 
 __all__ = ["Mode", "freeze", "freeze_trunk", "set_training"]
-
-Mode = Literal["features", "full"]
 
 
 def freeze(model: PreTrainedModel, *, cut: Cut, mode: Mode, train_bottom: bool) -> None:
@@ -27,17 +29,21 @@ def freeze(model: PreTrainedModel, *, cut: Cut, mode: Mode, train_bottom: bool) 
     """
     slots = slots_of(model, cut=cut)
     model.requires_grad_(True)
-    for module in slots.trunk:
-        module.requires_grad_(mode == "full")
+    _freeze_layers(slots.layers.values(), slots.receive, slots.send, mode=mode)
     names = family_of(model).embeddings
-    embeddings = [child for name, child in base_of(model).named_children() if name in names]
-    for module in (*embeddings, *slots.bottom):
-        module.requires_grad_(mode == "full" and train_bottom)
+    for name, module in base_of(model).named_children():
+        if name in names:
+            module.requires_grad_(mode == "full" and train_bottom)
+    for module in slots.bottom:
+        module.requires_grad_(mode != "features" and train_bottom)
+    if mode == "lora":
+        for module in (*(slots.bottom if train_bottom else ()), *slots.top):
+            adapters_only(module)
 
 
 def freeze_trunk(trunk: Trunk, *, mode: Mode) -> None:
     """Sets requires_grad in a trunk of its own."""
-    trunk.requires_grad_(mode == "full")
+    _freeze_layers(trunk.layers.values(), trunk.receive, trunk.send, mode=mode)
 
 
 def set_training(module: nn.Module, *, training: bool) -> None:
@@ -56,6 +62,16 @@ def _rest_embeddings(model: PreTrainedModel) -> None:
     if not any(weight.requires_grad for child in children for weight in child.parameters()):
         for child in children:
             child.train(False)
+
+
+def _freeze_layers(layers: Iterable[nn.Module], *bottlenecks: nn.Module | None, mode: Mode) -> None:
+    for module in bottlenecks:
+        if module is not None:
+            module.requires_grad_(mode != "features")
+    for layer in layers:
+        layer.requires_grad_(mode == "full")
+        if mode == "lora":
+            adapters_only(layer)
 
 
 def _rest(module: nn.Module) -> None:

@@ -25,7 +25,7 @@ from splitlearn.wire.limits import (
     MAX_SEQUENCE,
     PROTOCOL,
 )
-from splitlearn.wire.messages import META, Meta
+from splitlearn.wire.messages import META, Meta, spelt
 
 __all__ = [
     "BEARS_TENSORS",
@@ -69,7 +69,7 @@ def encode(kind: Kind, *, seq: int, meta: Meta, payload: bytes | memoryview = b"
     """
     # Through the decoder and back: an integer in a float's place becomes a float, and what is out of
     # bounds is found here, not at the peer.
-    meta_bytes = _ENCODER.encode(_meta(kind, _written(kind, meta)))
+    meta_bytes = _ENCODER.encode(spelt(_meta(kind, _written(kind, meta))))
     header = _HEADER.pack(
         MAGIC, PROTOCOL, CODES[kind], 0, _sequence(seq), len(meta_bytes), memoryview(payload).nbytes
     )
@@ -87,7 +87,7 @@ def decode(raw: bytes) -> Frame:
         )
     meta_bytes = raw[HEADER_BYTES:meta_end]
     meta = _meta(kind, meta_bytes)
-    if _ENCODER.encode(meta) != meta_bytes:
+    if _ENCODER.encode(spelt(meta)) != meta_bytes:
         raise WireError(
             f"the metadata of this {kind} frame is spelt in another way than its values are written; "
             "the peer's encoder is at fault"
@@ -181,7 +181,7 @@ def _written(kind: Kind, meta: Meta) -> bytes:
             "our own caller is at fault"
         )
     try:
-        return _ENCODER.encode(meta)
+        return _ENCODER.encode(spelt(meta))
     except (TypeError, ValueError, OverflowError) as error:
         raise WireError(
             f"the metadata of this {kind} frame cannot be written ({_said(error)}); "

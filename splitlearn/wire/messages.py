@@ -5,7 +5,7 @@ unknown, missing or ill-typed field, or a value outside its bounds, is a WireErr
 text: strings are identifiers of bounded length over a fixed alphabet, everything else is numbers.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import msgspec
 
@@ -19,11 +19,14 @@ __all__ = [
     "CodecSpec",
     "Countersigned",
     "CutSpec",
+    "Detail",
     "Empty",
     "Enlist",
     "Finish",
     "Ids",
+    "LoraSpec",
     "Meta",
+    "Mode",
     "Offer",
     "OptimiserSpec",
     "Report",
@@ -36,6 +39,7 @@ __all__ = [
     "Step",
     "StepTensor",
     "TrunkModel",
+    "spelt",
 ]
 
 # 10 million optimiser steps is far beyond any fine-tuning; it keeps every counter in 32 bits.
@@ -139,13 +143,37 @@ class ScheduleSpec(Meta, frozen=True):
     staleness: Staleness = 0
 
 
+class LoraSpec(Meta, frozen=True):
+    """The adapters of mode "lora", which both parties draw alike and nobody has to send.
+
+    alpha over rank scales what an adapter adds; dropout is before it. targets: dotted names, inside
+    a block, of the linear layers that have one. seed: all draws follow from it and the names.
+    """
+
+    rank: Annotated[int, msgspec.Meta(ge=1, le=1_024)]
+    alpha: Annotated[float, msgspec.Meta(ge=1e-3, le=1e4)]
+    dropout: Annotated[float, msgspec.Meta(ge=0, le=0.99)]
+    targets: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1, max_length=32)]
+    seed: Count
+
+
+class Detail(Meta, frozen=True):
+    """What only some jobs have: a table for each, absent in all others."""
+
+    lora: LoraSpec | None = None
+
+
+Mode = Literal["features", "lora", "full"]
+
+
 class Offer(Meta, frozen=True):
     """OFFER: the job as far as the compute party has to know it. No text, label, path or vocabulary.
 
     conversation: 16 random bytes, new each time the parties agree anew; both logs name it.
     job: digest of everything that decides the numbers; two runs with the same digest may resume one
     another. layers and bottlenecks: digests of the trunk's two groups of weights. bases: of those that
-    codecs work in, by message kind; of nothing where none does.
+    codecs work in, by message kind; of nothing where none does. detail: left out on the wire where the
+    job has none, so that such an offer is spelt as it was before there were details.
     """
 
     run: Name
@@ -153,7 +181,7 @@ class Offer(Meta, frozen=True):
     job: Digest
     salt: Digest
     purpose: Literal["train", "evaluate"]
-    mode: Literal["features", "full"]
+    mode: Mode
     returns_input_gradient: bool
     model: TrunkModel
     cut: CutSpec
@@ -165,6 +193,12 @@ class Offer(Meta, frozen=True):
     bottlenecks: Digest
     bases: Digest
     held: Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
+    detail: Detail = Detail()
+
+    @property
+    def trains_trunk(self) -> bool:
+        """Whether anything in the trunk trains, so that gradients reach it."""
+        return self.mode in ("lora", "full")
 
     def __repr__(self) -> str:
         """Without the salt: a repr ends up in logs."""
@@ -303,6 +337,13 @@ class Report(Meta, frozen=True):
     tokens: Sequence
     loss: Real
     seconds: Real
+
+
+def spelt(meta: Meta) -> Meta | tuple[object, ...]:
+    """What stands on the wire for `meta`: all its fields, but for an offer's empty detail."""
+    if isinstance(meta, Offer) and meta.detail == Detail():
+        return cast(tuple[object, ...], msgspec.structs.astuple(meta)[:-1])
+    return meta
 
 
 META: dict[Kind, type[Meta]] = {

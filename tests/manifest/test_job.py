@@ -84,6 +84,7 @@ WORDS = {"text": None, "label": None, "tokens": "words", "tags": "tags"}
         {"cut": {"lower": PCA, "upper": SFT}},
         {"cut": {"mode": "full", "train_bottom": True, "bottom": 1, "top": 4}},
         {"model": {"labels": ["neg", "pos"]}},
+        {"cut": {"mode": "lora", "train_bottom": True, "lora": {"rank": 4, "where": "all"}}},
         {"model": {"task": "token-classification"}, "data": WORDS},
         {"model": {"task": "question-answering"}, "data": {**QA, "answer_start": "answers.start"}},
         {"schedule": {"epochs": None, "steps": 10, "warmup_steps": 10, "micro_batches": 32}},
@@ -101,6 +102,8 @@ def test_what_is_possible_is_read(tmp_path: Path, changes: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
+        ({"cut": {"lora": {"rank": 4}}}, 'cut.lora has no use in mode "features"'),
+        ({"cut": {"mode": "lora", "lora": {"rank": 0}}}, "cut.lora.rank"),
         ({"cut": {"train_bottom": True}}, 'cut.train_bottom is true, but in mode "features"'),
         (
             {"cut": {"bottom": 3, "top": 3}},
@@ -232,6 +235,7 @@ DECIDING: list[dict[str, Any]] = [
     {"data": {"max_length": 64}},
     {"cut": {"bottom": 1}},
     {"cut": {"mode": "full"}},
+    {"cut": {"mode": "lora"}},
     {"cut": {"upper": SFT}},
     {"codec": {"activation": "identity"}},
     {"optimiser": {"learning_rate": 3e-5}},
@@ -352,3 +356,9 @@ def test_any_bytes_give_our_error(tmp_path: Path, junk: bytes) -> None:
         path.write_bytes(text)
         told = sentence(path)
         assert told is None or told.startswith(str(path))
+
+
+def test_adapters_decide_the_digest_of_a_job_that_has_some(tmp_path: Path) -> None:
+    plain = job(tmp_path, cut={"mode": "lora"}).digest()
+    assert job(tmp_path, cut={"mode": "lora", "lora": {"rank": 4}}).digest() != plain
+    assert job(tmp_path, cut={"mode": "lora", "lora": {"where": "all"}}).digest() != plain

@@ -36,7 +36,7 @@ def test_defaults_are_those_that_send_least_of_what_labels_decide() -> None:
     ("table", "values"),
     [
         (CutTable, {"bottom": 0}),
-        (CutTable, {"mode": "lora"}),
+        (CutTable, {"mode": "some"}),
         (OptimiserTable, {"learning_rate": 0.0}),
         (OptimiserTable, {"beta1": 1.0}),
         (ScheduleTable, {"batch_size": 4097}),

@@ -19,10 +19,12 @@ from splitlearn.wire import (
     CodecSpec,
     Countersigned,
     CutSpec,
+    Detail,
     Empty,
     Enlist,
     Finish,
     Ids,
+    LoraSpec,
     Meta,
     Offer,
     OptimiserSpec,
@@ -40,6 +42,7 @@ from splitlearn.wire import (
 )
 from splitlearn.wire.frames import MAGIC
 from splitlearn.wire.limits import PROTOCOL
+from splitlearn.wire.messages import spelt
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "wire.md"
 LONGEST_SENTENCE = 400  # characters
@@ -102,9 +105,9 @@ def raw_frame(kind: Kind, fields: object) -> bytes:
 
 
 def fields_of(meta: Meta) -> list[Any]:
-    fields = msgspec.to_builtins(meta)
-    assert isinstance(fields, list)
-    return fields
+    fields = msgspec.to_builtins(spelt(meta))
+    assert isinstance(fields, list | tuple)
+    return list(fields)
 
 
 def types_within(node: msgspec.inspect.Type) -> Iterator[msgspec.inspect.Type]:
@@ -229,6 +232,44 @@ def test_an_offer_out_of_its_bounds_is_refused(position: int, value: object) -> 
     fields[position] = value
     with pytest.raises(WireError, match="not a legal Offer"):
         frames.decode(raw_frame(Kind.OFFER, fields))
+
+
+LORA = LoraSpec(rank=8, alpha=16.0, dropout=0.1, targets=("attention.self.query",), seed=3)
+
+
+def test_an_offers_detail_is_spelt_only_where_there_is_one() -> None:
+    plain = frames.encode(Kind.OFFER, seq=1, meta=OFFER)
+    assert msgspec.msgpack.decode(plain[_meta_at(plain)])[-1] == [0, 50]
+    offer = msgspec.structs.replace(OFFER, mode="lora", detail=Detail(lora=LORA))
+    decoded = frames.decode(frames.encode(Kind.OFFER, seq=1, meta=offer)).meta
+    assert decoded == offer
+    assert (offer.trains_trunk, OFFER.trains_trunk) == (True, False)
+
+
+def _meta_at(raw: bytes) -> slice:
+    size = int.from_bytes(raw[16:20], "big")
+    return slice(28, 28 + size)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rank": 0},
+        {"rank": 1_025},
+        {"alpha": 0.0},
+        {"alpha": 1e5},
+        {"dropout": 1.0},
+        {"targets": ()},
+        {"targets": ("q",) * 33},
+        {"targets": ("../q",)},
+        {"seed": -1},
+    ],
+)
+def test_adapters_out_of_their_bounds_are_refused(wrong: dict[str, Any]) -> None:
+    detail = Detail(lora=msgspec.structs.replace(LORA, **wrong))
+    offer = msgspec.structs.replace(OFFER, mode="lora", detail=detail)
+    with pytest.raises(WireError, match="not a legal Offer"):
+        frames.decode(frames.encode(Kind.OFFER, seq=1, meta=offer))
 
 
 def test_an_offers_repr_does_not_show_the_salt() -> None:
