@@ -175,7 +175,7 @@ def _speeds(manifest: "Job", path: Path | None, *, threads: int) -> "Speeds":
 
     use_threads(threads)
     console.print("measuring the model on this machine", markup=False)
-    data, model = unsplit(manifest)
+    data, model = unsplit(manifest, beside=False)
     rules = policy.load(manifest.policy.file)
     return measure_job(manifest, data, model, policy=rules, codecs=NAMES)
 
@@ -215,7 +215,7 @@ def _setting(manifest: "Job", speeds: "Speeds") -> "Setting":
         gradients=cut.sends_gradients,
         returns=cut.sends_gradients and cut.train_bottom,
         lower=cut.lower.rank,
-        upper=cut.upper.rank,
+        upper=cut.exit_rank,
         staleness=schedule.staleness,
         starts=manifest.starts,
         inner=inner,

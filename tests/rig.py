@@ -31,11 +31,20 @@ from splitlearn.split.cut import Cut, spec_of
 from splitlearn.split.freeze import Mode, freeze, freeze_trunk
 from splitlearn.split.lora import Where, adapt, blocks_of, trained_state, trunk_blocks
 from splitlearn.split.rows import reads_padding
+from splitlearn.split.side import put_side, tap
 from splitlearn.split.stage import factor, split
 from splitlearn.split.weights import GROUPS, digest, trunk_state
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.frames import Frame
-from splitlearn.wire.messages import CodecSpec, Detail, LoraSpec, Offer, OptimiserSpec, ScheduleSpec
+from splitlearn.wire.messages import (
+    CodecSpec,
+    Detail,
+    LoraSpec,
+    Offer,
+    OptimiserSpec,
+    ScheduleSpec,
+    SideSpec,
+)
 
 TRUSTED = PartyName(federation="fed.example", party="clinic", role=Role.TRUSTED)
 COMPUTE = PartyName(federation="fed.example", party="gpuhost", role=Role.COMPUTE)
@@ -78,14 +87,24 @@ def trusted_run(
     staleness: int = 0,
     lora: LoraSpec | None = None,
     where: Where = "trunk",
+    side: SideSpec | None = None,
+    taps: Mapping[int, PcaBasis] | None = None,
+    repeats: bool = False,
 ) -> TrustedRun:
-    """The model taken apart for a run; it is changed. where: adapters, in mode "lora"."""
+    """The model taken apart for a run; it is changed.
+
+    lora, where: adapters, in mode "lora"; side, taps: in mode "side", with bases by layer.
+    """
     blueprint = trunk_model(model)
     factor(model, cut=cut, bases=bases or {})
     width = model.config.hidden_size
     local, trunk = split(model, cut=cut)
     if lora is not None:
         adapt(blocks_of(local, cut=cut, where=where, train_bottom=train_bottom), lora)
+    if side is not None:
+        assert taps is not None
+        put_side(local, side, width=32, basis=taps[side.taps[-1]], seed=seed)
+        trunk = tap(trunk, side, bases=taps)
     freeze(local, cut=cut, mode=mode, train_bottom=train_bottom)
     groups: dict[str, dict[str, Tensor]] = {
         g: {n: t.clone() for n, t in trunk_state(trunk, group=g).items()} for g in GROUPS
@@ -114,14 +133,14 @@ def trusted_run(
         bottlenecks=digest(groups["bottlenecks"]),
         bases=digest(groups["bases"]),
         held=(),
-        detail=Detail(lora=lora),
+        detail=Detail(lora=lora, side=side, repeats=repeats),
     )
     return TrustedRun(
         offer=offer,
         local=local,
         groups=groups,
         entrance=cut.entrance(width),
-        exit=cut.exit(width),
+        exit=cut.exit(width) if side is None else len(side.taps) * side.rank,
         packed=not reads_padding(model),
         every=every,
         deadline_s=deadline_s,

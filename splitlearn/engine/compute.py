@@ -39,6 +39,7 @@ from splitlearn.split.cut import cut_of
 from splitlearn.split.freeze import freeze_trunk, set_training
 from splitlearn.split.lora import adapt, check_targets, trained_state, trunk_blocks
 from splitlearn.split.rows import pack, unpack
+from splitlearn.split.side import tap
 from splitlearn.split.stage import Trunk
 from splitlearn.split.weights import (
     GROUPS,
@@ -252,6 +253,8 @@ def _build(offer: Offer, checkpoints: Checkpoints) -> _Loaded:
     trunk = build_trunk(offer.model, cut=offer.cut)
     if offer.detail.lora is not None:
         check_targets(trunk, offer.detail.lora)
+    if offer.detail.side is not None:
+        trunk = tap(trunk, offer.detail.side, bases={})
     return _Loaded(offer=offer, trunk=trunk, checkpoints=checkpoints)
 
 

@@ -22,7 +22,8 @@ from splitlearn.audit import Log
 from splitlearn.codecs import Basis, build
 from splitlearn.engine.carrying import carrying
 from splitlearn.engine.optimiser import build_stepper
-from splitlearn.engine.prepare import Data, codec_basis, specs
+from splitlearn.engine.prepare import Data, specs
+from splitlearn.engine.public import codec_basis
 from splitlearn.errors import RefusedError
 from splitlearn.gate import Gate, Private
 from splitlearn.identity import PartyName

@@ -20,6 +20,7 @@ from splitlearn.split import (
     save_adapters,
     save_merged,
     spec_of,
+    tap,
     trained_state,
     trunk_blocks,
     trunk_groups,
@@ -41,6 +42,8 @@ def save_run(folder: Path, *, job: Job, prepared: Prepared, state: Mapping[str, 
     """
     cut, lora = prepared.cut, prepared.run.offer.detail.lora
     trunk = build_trunk(prepared.run.offer.model, cut=spec_of(cut))
+    if prepared.run.offer.detail.side is not None:
+        trunk = tap(trunk, prepared.run.offer.detail.side, bases={})
     for group in GROUPS:
         names = trunk_groups(trunk)[group]
         load_weights(trunk, {name: state[name] for name in names}, group=group)

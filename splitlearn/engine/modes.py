@@ -1,4 +1,4 @@
-"""What a job's mode adds to a model that has been cut: adapters.
+"""What a job's mode adds to a model that has been cut: adapters, or a network beside the trunk.
 
 The same calls serve the whole model of an unsplit run, so that both train the same weights.
 """
@@ -6,10 +6,10 @@ The same calls serve the whole model of an unsplit run, so that both train the s
 from transformers import PreTrainedModel
 
 from splitlearn.manifest import Job
-from splitlearn.split import Cut, adapt, blocks_of, targets_in
-from splitlearn.wire.messages import LoraSpec
+from splitlearn.split import Cut, adapt, blocks_of, taps_of, targets_in
+from splitlearn.wire.messages import LoraSpec, SideSpec
 
-__all__ = ["adapt_own", "lora_of"]
+__all__ = ["adapt_own", "lora_of", "side_of"]
 
 
 def lora_of(job: Job, model: PreTrainedModel, cut: Cut) -> LoraSpec | None:
@@ -38,3 +38,12 @@ def adapt_own(job: Job, model: PreTrainedModel, cut: Cut, lora: LoraSpec) -> Non
     """Put the adapters in that belong into a local part, or into a whole model."""
     where, train_bottom = job.cut.lora.where, job.cut.train_bottom
     adapt(blocks_of(model, cut=cut, where=where, train_bottom=train_bottom), lora)
+
+
+def side_of(job: Job, cut: Cut) -> SideSpec | None:
+    """The taps that the job asks for, as an offer names them; None in other modes."""
+    if job.cut.mode != "side":
+        return None
+    if not cut.whole:
+        raise job.fault("cut.side", "finds no whole layer at the peer; give it one more")
+    return SideSpec(taps=taps_of(cut, count=job.cut.side.taps), rank=job.cut.side.rank)

@@ -17,6 +17,7 @@ from transformers.utils.generic import ModelOutput
 
 from splitlearn.engine.flight import Flight
 from splitlearn.engine.line import Line
+from splitlearn.engine.outputs import Outputs
 from splitlearn.engine.seeds import seeded
 from splitlearn.roles import Kind
 from splitlearn.tasks.batches import Batch
@@ -41,11 +42,17 @@ class Passage:
         place: StepTensor,
         seed: int,
         gradients: bool,
+        outputs: Outputs | None = None,
+        recalled: bool = False,
     ) -> None:
-        """lines: the compute parties, in the order of their layers. gradients: whether they leave."""
+        """lines: the compute parties, in the order of their layers. gradients: whether they leave.
+
+        outputs: where what comes back is kept; recalled: whether it is taken from there, and nothing sent.
+        """
         self._flight, self._lines = flight, lines
         self._batch, self._place, self._seed = batch, place, seed
         self._gradients = gradients
+        self._outputs, self._recalled = outputs, recalled
         # What went out to each party, with its graph, and what came in from each.
         self._left: list[Tensor] = []
         self._entered: list[Tensor] = []
@@ -81,13 +88,23 @@ class Passage:
             self._give_back(party - 1)
 
     def _enter(self, party: int) -> Tensor:
-        h_BTD = self._lines[party].tensors.receive(Kind.OUTPUT, self._batch, self._place)
+        h_BTD = self._output(party)
         self._entered.append(h_BTD.requires_grad_(self._gradients))
         return h_BTD
 
+    def _output(self, party: int) -> Tensor:
+        if self._recalled:
+            assert self._outputs is not None
+            return self._outputs.get(self._batch)
+        h_BTD = self._lines[party].tensors.receive(Kind.OUTPUT, self._batch, self._place)
+        if self._outputs is not None:
+            self._outputs.put(self._batch, h_BTD)
+        return h_BTD
+
     def _leave(self, h_BTD: Tensor) -> None:
-        line = self._lines[len(self._left)]
-        line.tensors.send(Kind.ACTIVATION, h_BTD, self._batch, self._place)
+        if not self._recalled:
+            line = self._lines[len(self._left)]
+            line.tensors.send(Kind.ACTIVATION, h_BTD, self._batch, self._place)
         self._left.append(h_BTD)
 
     def _give_back(self, party: int) -> None:

@@ -5,9 +5,8 @@ Nothing here talks to a peer. Whatever is wrong with the files is found here, be
 
 # B batch, T tokens
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -15,11 +14,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from splitlearn.engine.bases import state_of
 from splitlearn.engine.claim import Claim, claim_folder
 from splitlearn.engine.line import Hop
-from splitlearn.engine.modes import adapt_own, lora_of
+from splitlearn.engine.modes import adapt_own, lora_of, side_of
 from splitlearn.engine.noise import LabelNoise
+from splitlearn.engine.public import codec_bases, cut_bases, tapped_bases
 from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.seeds import offer_seed
-from splitlearn.manifest import Job, needs_basis
+from splitlearn.manifest import Job
 from splitlearn.manifest.hops import codecs_at, returns_at
 from splitlearn.manifest.tables import BottleneckTable
 from splitlearn.policy import Policy, foresee, plan_of_offer
@@ -34,14 +34,16 @@ from splitlearn.split import (
     adapt,
     digest,
     factor,
-    fit_pca,
     freeze,
     freeze_trunk,
+    merged,
     own_memory,
     place,
+    put_side,
     reads_padding,
     spec_of,
     split_chain,
+    tap,
     trained_state,
     trunk_blocks,
     trunk_model,
@@ -65,6 +67,7 @@ from splitlearn.wire.messages import (
     Offer,
     OptimiserSpec,
     ScheduleSpec,
+    SideSpec,
     TrunkModel,
 )
 
@@ -72,15 +75,11 @@ __all__ = [
     "Data",
     "Prepared",
     "check_policy",
-    "codec_basis",
     "data_of",
     "prepare",
     "specs",
     "unsplit",
 ]
-
-# Texts of a public file that go through the model at once.
-_PUBLIC_BATCH = 32
 
 
 @dataclass(frozen=True)
@@ -118,13 +117,17 @@ def prepare(job: Job) -> Prepared:
     job.spans(layers=model.config.num_hidden_layers)
     _check_tied(job, model)
     blueprint = trunk_model(model)
-    bases = dict(_bases(job, model, cut, data.tokenizer))
-    codec_bases = dict(_codec_bases(job, model, cut, data.tokenizer))
+    bases = dict(cut_bases(job, model, cut, data.tokenizer))
+    in_codecs = dict(codec_bases(job, model, cut, data.tokenizer))
+    side = side_of(job, cut)
+    tapped = {} if side is None else dict(tapped_bases(job, model, side, data.tokenizer))
     factor(model, cut=cut, bases=bases)
     lora = lora_of(job, model, cut)
     local, trunks = split_chain(model, cut=cut, starts=job.starts)
     if lora is not None:
         adapt_own(job, local, cut, lora)
+    if side is not None:
+        trunks = (_beside(job, local, trunks[0], side, tapped),)
     freeze(local, cut=cut, mode=job.cut.mode, train_bottom=job.cut.train_bottom)
     claim = claim_folder(job)
     parts = list(zip(cut.parts(job.starts), trunks, strict=True))
@@ -135,10 +138,11 @@ def prepare(job: Job) -> Prepared:
             trunk,
             party=party,
             model=blueprint,
-            bases={kind: basis for kind, basis in codec_bases.items() if _ends(kind, party, parts)},
+            bases={kind: basis for kind, basis in in_codecs.items() if _ends(kind, party, parts)},
             claim=claim,
             steps=data.steps.total,
             lora=lora,
+            side=side,
         )
         for party, (part, trunk) in enumerate(parts)
     ]
@@ -179,6 +183,7 @@ def _hop(
     claim: Claim,
     steps: int,
     lora: LoraSpec | None,
+    side: SideSpec | None,
 ) -> Hop:
     """What compute party number `party` is asked to do. cut, trunk: its own part."""
     groups: dict[str, dict[str, Tensor]] = {g: trunk_state(trunk, group=g) for g in GROUPS}
@@ -208,19 +213,44 @@ def _hop(
         bottlenecks=digest(groups["bottlenecks"]),
         bases=digest(groups["bases"]),
         held=(),
-        detail=Detail(lora=lora),
+        detail=Detail(lora=lora, side=side, repeats=job.cut.keeps_outputs),
     )
-    return Hop(offer, groups, cut.entrance(width), cut.exit(width))
+    back = cut.exit(width) if side is None else len(side.taps) * side.rank
+    return Hop(offer, groups, cut.entrance(width), back)
 
 
-def unsplit(job: Job) -> tuple[Data, PreTrainedModel]:
-    """The same data and the same model, whole and without bottlenecks, the same parts frozen."""
+def _beside(
+    job: Job,
+    local: PreTrainedModel,
+    trunk: Trunk,
+    side: SideSpec,
+    bases: Mapping[int, PcaBasis],
+) -> Trunk:
+    """Put a network beside the trunk into the local part; the trunk with its taps."""
+    basis, table = bases[side.taps[-1]], job.cut.side
+    put_side(local, side, width=table.width, basis=basis, seed=job.run.seed)
+    return tap(trunk, side, bases=bases)
+
+
+def unsplit(job: Job, *, beside: bool = True) -> tuple[Data, PreTrainedModel]:
+    """The same data and the same model, whole and without bottlenecks, the same parts frozen.
+
+    beside: in mode "side", with its network; else the layers alone, as in mode "features".
+    """
     data, model = data_of(job)
-    cut = _cut(job, model)
+    cut, mode = _cut(job, model), job.cut.mode
     whole = Cut(cut.first, cut.last)
+    side = side_of(job, whole) if beside else None
     if (lora := lora_of(job, model, whole)) is not None:
         adapt_own(job, model, whole, lora)
-    freeze(model, cut=whole, mode=job.cut.mode, train_bottom=job.cut.train_bottom)
+    if side is not None:
+        tapped = dict(tapped_bases(job, model, side, data.tokenizer))
+        local, (trunk,) = split_chain(model, cut=whole, starts=())
+        trunk = _beside(job, local, trunk, side, tapped)
+        model = merged(local, trunk=trunk, cut=whole)
+    elif mode == "side":
+        mode = "features"
+    freeze(model, cut=whole, mode=mode, train_bottom=job.cut.train_bottom)
     own_memory(model)  # as a split model's weights lie, so that the bits are the same
     return data, model
 
@@ -350,60 +380,3 @@ def _cut(job: Job, model: PreTrainedModel) -> Cut:
 
 def _bottleneck(table: BottleneckTable) -> Bottleneck:
     return Bottleneck(table.method, table.rank)
-
-
-def _bases(
-    job: Job, model: PreTrainedModel, cut: Cut, tokenizer: PreTrainedTokenizerBase
-) -> Iterator[tuple[str, PcaBasis]]:
-    """What public text says about the cuts that a "pca" bottleneck narrows."""
-    for where, table, layer in (
-        ("lower", job.cut.lower, cut.first),
-        ("upper", job.cut.upper, cut.last),
-    ):
-        if table.method == "pca" and table.public_text is not None:
-            batches = _public(job, f"cut.{where}", table.public_text, tokenizer)
-            yield where, fit_pca(model, batches, layer=layer, rank=table.rank)
-
-
-def _codec_bases(
-    job: Job, model: PreTrainedModel, cut: Cut, tokenizer: PreTrainedTokenizerBase
-) -> Iterator[tuple[Kind, PcaBasis]]:
-    """All principal components of what public text leaves at a cut, where its codec works in them."""
-    for kind, layer in ((Kind.ACTIVATION, cut.first), (Kind.OUTPUT, cut.last)):
-        if needs_basis(getattr(job.codec, kind.value)):
-            basis = codec_basis(job, model, tokenizer, layer=layer)
-            if basis is not None:
-                yield kind, basis
-
-
-def codec_basis(
-    job: Job, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, layer: int
-) -> PcaBasis | None:
-    """All principal components of what the job's public text leaves before `layer`; None without text."""
-    file = job.codec.public_text
-    if file is None:
-        return None
-    batches = _public(job, "codec", file, tokenizer)
-    return fit_pca(model, batches, layer=layer, rank=model.config.hidden_size)
-
-
-def _public(
-    job: Job, where: str, file: Path, tokenizer: PreTrainedTokenizerBase
-) -> Iterator[dict[str, Tensor]]:
-    key = f"{where}.public_text"
-    try:
-        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise job.fault(key, f"cannot be read as UTF-8 text: {error}") from None
-    if not lines:
-        raise job.fault(key, "has no text in it; it takes one text a line")
-    for first in range(0, len(lines), _PUBLIC_BATCH):
-        yield dict(
-            tokenizer(
-                lines[first : first + _PUBLIC_BATCH],
-                padding=True,
-                truncation=True,
-                max_length=job.data.max_length,
-                return_tensors="pt",
-            )
-        )

@@ -36,6 +36,7 @@ from splitlearn.engine.flight import Flight, pause_at_cut
 from splitlearn.engine.kept import Kept
 from splitlearn.engine.line import Line, Peer
 from splitlearn.engine.optimiser import build_stepper
+from splitlearn.engine.outputs import Outputs
 from splitlearn.engine.passage import Passage
 from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.stale import Stretch
@@ -93,6 +94,18 @@ class TrustedEngine:
             for hop, peer in zip(run.hops, peers, strict=True)
         ]
         self._begun = False
+        # Optimiser steps done: a conversation leaves those out that were done without its peer.
+        self._next_step = 0
+        self._outputs = (
+            Outputs(
+                checkpoints.folder.parent,
+                run.offer,
+                packed=run.packed,
+                limit_bytes=run.cache_bytes,
+            )
+            if run.offer.detail.repeats
+            else None
+        )
 
     @property
     def sent(self) -> Counter[Kind]:
@@ -113,11 +126,6 @@ class TrustedEngine:
                 before = total.setdefault(kind, [0.0, 0])
                 total[kind] = [before[0] + lost, before[1] + count]
         return total
-
-    @property
-    def _next_step(self) -> int:
-        """Optimiser steps done, as every conversation has it between two steps."""
-        return self._lines[0].talk.session.next_step
 
     def train(self, steps: Callable[[int], Sequence[Batch]]) -> None:
         """Train to the schedule's end; a peer that comes back as a new process only costs time."""
@@ -188,6 +196,7 @@ class TrustedEngine:
         if run.offer.purpose == "train":
             self._checkpoints.drop_after(step)
         self._stepper.clear()
+        self._next_step = step
         self.losses = _floats(extra.get("losses"))
         for line in self._lines:
             line.ready()
@@ -236,6 +245,7 @@ class TrustedEngine:
             else:
                 stretch.settle()
                 stretch.work(steps, first=step)
+                self._next_step = self._lines[0].talk.session.next_step
             done = self._next_step
             if done % self.run.every == 0 or done == total:
                 self._save(done)
@@ -268,6 +278,7 @@ class TrustedEngine:
         before = (self.sent.total(), self.received.total())
         total = sum(batch.items for batch in batches)
         under_way: dict[int, Passage] = {}
+        recalled = self._held(batches)
         mean = torch.zeros(())
         order = self._order(len(batches), gradients=self.run.offer.trains_trunk)
         last = {action.micro_batch: action for action in order}
@@ -278,7 +289,7 @@ class TrustedEngine:
             if action.op is Op.BOTTOM:
                 # A step is one step: once its last gradient is out a session counts the next one.
                 place = self._place(batch, i, len(batches), phase="train", step=step)
-                under_way[i] = self._bottom(batch, place)
+                under_way[i] = self._bottom(batch, place, recalled=recalled)
             elif action.op is Op.RELAY:
                 under_way[i].relay(action.party)
             elif action.op is Op.TOP:
@@ -294,6 +305,7 @@ class TrustedEngine:
             if action is last[i]:
                 del under_way[i]
         self._stepper.step()
+        self._next_step = step + 1
         for line in self._lines:
             line.talk.flush()
         self.losses.append(mean.item())
@@ -323,11 +335,12 @@ class TrustedEngine:
         with torch.no_grad():
             while group := list(islice(remaining, EVALUATION_GROUP)):
                 under_way: dict[int, Passage] = {}
+                recalled = self._held(group)
                 for action in self._order(len(group), gradients=False):
                     i = action.micro_batch
                     if action.op is Op.BOTTOM:
                         place = self._place(group[i], i, len(group), phase="evaluate", step=step)
-                        under_way[i] = self._bottom(group[i], place)
+                        under_way[i] = self._bottom(group[i], place, recalled=recalled)
                     elif action.op is Op.RELAY:
                         under_way[i].relay(action.party)
                     else:
@@ -342,8 +355,12 @@ class TrustedEngine:
         """The same for all compute parties."""
         return self._lines[0].tensors.place(batch, i, of, phase=phase, step=step)
 
-    def _bottom(self, batch: Batch, place: StepTensor) -> Passage:
-        """Start a forward and send what it hands out at the first cut."""
+    def _held(self, batches: Sequence[Batch]) -> bool:
+        """Whether a step, or a part of an evaluation, is done without the peer: all of it or nothing."""
+        return self._outputs is not None and self._outputs.hold(batches)
+
+    def _bottom(self, batch: Batch, place: StepTensor, *, recalled: bool = False) -> Passage:
+        """Start a forward and send what it hands out at the first cut, unless its outputs are kept."""
         training, offer = place.phase == "train", self.run.offer
         inputs = {**batch.inputs, **batch.labels} if training else batch.inputs
         passage = Passage(
@@ -353,9 +370,11 @@ class TrustedEngine:
             place=place,
             seed=offer.seed,
             gradients=training and offer.trains_trunk,
+            outputs=self._outputs,
+            recalled=recalled,
         )
         passage.bottom()
-        self.rows[place.phase] += rows_in(batch, place)
+        self.rows[place.phase] += 0 if recalled else rows_in(batch, place)
         return passage
 
     def _order(self, micro_batches: int, *, gradients: bool) -> list[Action]:

@@ -11,6 +11,7 @@ from pydantic import Field, PrivateAttr
 
 from splitlearn.errors import ManifestError
 from splitlearn.manifest.chains import links, needs_basis, remembers
+from splitlearn.manifest.cuts import cut_faults
 from splitlearn.manifest.fields import (
     ChainTable,
     Fault,
@@ -148,10 +149,14 @@ class Job(Table):
 
     def _deciding_cut(self) -> dict[str, object]:
         """Of the cut, what a number depends on: tables of other modes are not in it."""
-        cut = self.cut.model_dump(exclude={"lower": {"public_text"}, "upper": {"public_text"}})
-        if cut["mode"] != "lora":
-            del cut["lora"]
-        return cut
+        text = {"public_text"}
+        cut = self.cut.model_dump(exclude={"lower": text, "upper": text, "side": text})
+        for mode in ("side", "lora"):
+            if cut["mode"] != mode:
+                del cut[mode]
+        # What is kept was computed in another batch, which its last bits depend on.
+        del cut["cache"]
+        return {**cut, "cache": True} if self.cut.keeps_outputs else cut
 
     def _deciding_schedule(self) -> dict[str, object]:
         """Of the schedule, what a number depends on; a run may be resumed with another order."""
@@ -197,7 +202,12 @@ class Job(Table):
                 "columns": self.data.model_dump(exclude={"train", "evaluate"}),
                 "public": [
                     _hash(cut.public_text) if cut.public_text else None
-                    for cut in (self.cut.lower, self.cut.upper, self.codec)
+                    for cut in (
+                        self.cut.lower,
+                        self.cut.upper,
+                        self.codec,
+                        *((self.cut.side,) if self.cut.mode == "side" else ()),
+                    )
                 ],
             }
         )
@@ -226,7 +236,7 @@ def _impossible(job: Job) -> Iterator[Fault]:
     yield from peer_faults(job.peer)
     yield from chain_faults(job)
     yield from _data_faults(job)
-    yield from _cut_faults(job.cut)
+    yield from cut_faults(job)
     yield from _codec_faults(job)
     yield from _privacy_faults(job)
     schedule = job.schedule
@@ -268,42 +278,6 @@ def _data_faults(job: Job) -> Iterator[Fault]:
         yield Fault("model.labels", "names a label twice; it takes different names")
 
 
-def _cut_faults(cut: CutTable) -> Iterator[Fault]:
-    if cut.top == 0 or 0 < cut.top <= cut.bottom:
-        yield Fault(
-            "cut.top",
-            f"is {cut.top} and cut.bottom is {cut.bottom}, which leave no layer to the peer; "
-            "it takes a layer above cut.bottom, or a negative number counted from the end",
-        )
-    if cut.train_bottom and not cut.sends_gradients:
-        yield Fault(
-            "cut.train_bottom",
-            f'is true, but in mode "{cut.mode}" no gradient comes back to the bottom; '
-            'it takes false, or cut.mode = "full"',
-        )
-    if cut.mode != "lora" and "lora" in cut.model_fields_set:
-        yield Fault(
-            "cut.lora", f'has no use in mode "{cut.mode}"; leave it out, or take mode "lora"'
-        )
-    for name, bottleneck in (("lower", cut.lower), ("upper", cut.upper)):
-        key = f"cut.{name}"
-        if bottleneck.method == "none" and bottleneck.rank:
-            yield Fault(
-                f"{key}.rank",
-                f'is {bottleneck.rank} without {key}.method; add "pca" or "sft" there',
-            )
-        if bottleneck.method != "none" and not bottleneck.rank:
-            yield Fault(
-                f"{key}.rank", f'is missing or 0; method "{bottleneck.method}" takes 1 or more'
-            )
-        if bottleneck.method == "pca" and bottleneck.public_text is None:
-            yield Fault(
-                f"{key}.public_text", 'is missing; method "pca" takes a file with one text a line'
-            )
-        if bottleneck.method != "pca" and bottleneck.public_text is not None:
-            yield Fault(f"{key}.public_text", 'has a use with method "pca" only; leave it out')
-
-
 def _codec_faults(job: Job) -> Iterator[Fault]:
     narrow = {"activation": job.cut.lower, "output": job.cut.upper}
     used = False
@@ -317,7 +291,7 @@ def _codec_faults(job: Job) -> Iterator[Fault]:
                 f"is {name}, and gradients gain next to nothing from a basis; take "
                 f"{name.removeprefix('pca-') if 'transform' in name else 'a codec without pca-'}",
             )
-        elif narrow[kind].method != "none":
+        elif narrow[kind].method != "none" or (kind, job.cut.mode) == ("output", "side"):
             yield Fault(
                 f"codec.{kind}",
                 f"is {name}, and what a low-rank cut sends has no basis; take a codec without pca-",

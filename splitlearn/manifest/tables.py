@@ -30,6 +30,7 @@ __all__ = [
     "PrivacyTable",
     "RunTable",
     "ScheduleTable",
+    "SideTable",
     "Task",
 ]
 
@@ -122,6 +123,23 @@ class BottleneckTable(Table):
     )
 
 
+class SideTable(Table):
+    """Mode "side": what comes back of several of the peer's layers, and the network that takes it.
+
+    taps: how many of its layers, evenly, the last one always. rank: columns of each, fitted to
+    public_text, which has one text a line. width: of the network beside them.
+    """
+
+    taps: int = Field(default=4, ge=1, le=64, description="a whole number of layers from 1 to 64")
+    rank: int = Field(default=32, ge=1, le=1_024, description="a whole number from 1 to 1024")
+    width: int = Field(
+        default=96, ge=32, le=1_024, multiple_of=32, description="a multiple of 32 up to 1024"
+    )
+    public_text: FileField | None = Field(
+        default=None, description="a text file that may be known to anybody, one text a line"
+    )
+
+
 class LoraTable(Table):
     """Adapters of mode "lora". where: "trunk", the peer's layers; "all", those that stay here too."""
 
@@ -154,13 +172,29 @@ class CutTable(Table):
         le=65_536,
         description="the first of the last layers that stay here; negative counts from the end",
     )
-    mode: Literal["features", "lora", "full"] = Field(
-        default="features", description="features, lora or full"
+    mode: Literal["features", "side", "lora", "full"] = Field(
+        default="features", description="features, side, lora or full"
+    )
+    cache: bool | None = Field(
+        default=None,
+        description="true or false: whether what comes back is kept and not asked for again; left "
+        "out, true in mode side",
     )
     train_bottom: bool = Field(default=False, description="true or false")
     lower: BottleneckTable = BottleneckTable()
     upper: BottleneckTable = BottleneckTable()
+    side: SideTable = SideTable()
     lora: LoraTable = LoraTable()
+
+    @property
+    def keeps_outputs(self) -> bool:
+        """Whether outputs that repeat are kept here, and steps done without the peer."""
+        return self.mode == "side" if self.cache is None else self.cache
+
+    @property
+    def exit_rank(self) -> int:
+        """Columns of what comes back where it is not the model's width; else 0."""
+        return self.side.taps * self.side.rank if self.mode == "side" else self.upper.rank
 
     @property
     def sends_gradients(self) -> bool:

@@ -37,7 +37,7 @@ class Plan:
     unknown: sentences about what could not be found out.
     """
 
-    mode: Literal["features", "lora", "full"]
+    mode: Literal["features", "side", "lora", "full"]
     returns_input_gradient: bool
     narrow: bool
     codecs: Mapping[Kind, str]
@@ -87,7 +87,7 @@ def plans_of_job(job: "Job") -> tuple[Plan, ...]:
     for party, peer in enumerate(job.peers):
         # A bottleneck is at an outer end of the chain; between its parties rows are of full width.
         lower = 0 if party else cut.lower.rank
-        upper = cut.upper.rank if party == len(job.chain) else 0
+        upper = cut.exit_rank if party == len(job.chain) else 0
         codecs = codecs_at(job, party=party)
         plans.append(
             Plan(
@@ -108,7 +108,9 @@ def plans_of_job(job: "Job") -> tuple[Plan, ...]:
 
 def plan_of_offer(offer: "Offer") -> Plan:
     """The plan of a run that is ready to start; sizes of micro-batches are left to the gate."""
-    lower, upper = offer.cut.lower.rank, offer.cut.upper.rank
+    lower, upper, side = offer.cut.lower.rank, offer.cut.upper.rank, offer.detail.side
+    if side is not None:
+        upper = len(side.taps) * side.rank
     stated = offer.model.fields.get("width", 0)
     width = stated if isinstance(stated, int) else 0
     return Plan(

@@ -173,6 +173,8 @@ class Session:
         self.state = following
 
     def _at_step(self, kind: Kind, step: int) -> None:
+        if kind is Kind.CHECKPOINT:
+            self._leave_out(step)
         if step != self.next_step or self.groups:
             raise SessionError(
                 f"{kind} names step {step} while {self._view()}; "
@@ -218,6 +220,8 @@ class Session:
         ends_at = self._last(meta)
         if self.groups:
             self._may_open_another(kind, meta)
+        if kind is Kind.ACTIVATION:
+            self._leave_out(meta.step)
         following = self.next_step + len(self.groups)
         if kind is not Kind.ACTIVATION or meta.step != following or meta.micro_batches < 1:
             raise SessionError(
@@ -238,6 +242,11 @@ class Session:
         )
         self.groups.append(group)
         return group
+
+    def _leave_out(self, step: int) -> None:
+        """Between two steps, go on to a later one that the trusted party names, where that was agreed on."""
+        if self.offer is not None and self.offer.detail.repeats and not self.groups:
+            self.next_step = max(step, self.next_step)
 
     def _may_open_another(self, kind: Kind, meta: StepTensor) -> None:
         """Training steps may interleave, as many as were agreed on; nothing else may."""

@@ -23,6 +23,7 @@ from splitlearn.split.lora import (
 from splitlearn.split.memory import own_memory
 from splitlearn.split.merge import load_merged, merged, save_merged
 from splitlearn.split.rows import mask_of, pack, reads_padding, unpack
+from splitlearn.split.side import put_side, tap, taps_of
 from splitlearn.split.stage import (
     RemoteStage,
     Trunk,
@@ -69,6 +70,7 @@ __all__ = [
     "own_memory",
     "pack",
     "place",
+    "put_side",
     "reads_padding",
     "remote_stage",
     "remote_stages",
@@ -78,6 +80,8 @@ __all__ = [
     "spec_of",
     "split",
     "split_chain",
+    "tap",
+    "taps_of",
     "targets_in",
     "trained_state",
     "trunk_blocks",

@@ -1,6 +1,7 @@
 """What of a model trains, by mode, and which parts drop out while it does.
 
 features: bottom and trunk are frozen, only the top and head train, and no gradient leaves.
+side: as features, and a network at the trusted party, beside the trunk, trains too.
 lora: the adapters in the trunk train, and its low-rank cuts; in the other parts all, or where a block has
 adapters these alone; the bottom only where asked, the embeddings never.
 full: trunk, top and head train; the bottom too, where asked.
@@ -13,8 +14,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from splitlearn.split.cut import Cut
-from splitlearn.split.families import base_of, family_of
+from splitlearn.split.families import base_of, family_of, layers_of
 from splitlearn.split.lora import adapters_only
+from splitlearn.split.side import Ladder, SideStage
 from splitlearn.split.stage import Trunk, slots_of
 from splitlearn.wire.messages import Mode
 
@@ -27,6 +29,9 @@ def freeze(model: PreTrainedModel, *, cut: Cut, mode: Mode, train_bottom: bool) 
     The same call on both gives the same weights the same standing. A head that is tied to the embeddings
     is theirs: where they are frozen, so is it.
     """
+    if mode == "side":
+        _freeze_side(model)
+        return
     slots = slots_of(model, cut=cut)
     model.requires_grad_(True)
     _freeze_layers(slots.layers.values(), slots.receive, slots.send, mode=mode)
@@ -35,7 +40,7 @@ def freeze(model: PreTrainedModel, *, cut: Cut, mode: Mode, train_bottom: bool) 
         if name in names:
             module.requires_grad_(mode == "full" and train_bottom)
     for module in slots.bottom:
-        module.requires_grad_(mode != "features" and train_bottom)
+        module.requires_grad_(mode in _TRAINS_TRUNK and train_bottom)
     if mode == "lora":
         for module in (*(slots.bottom if train_bottom else ()), *slots.top):
             adapters_only(module)
@@ -64,10 +69,28 @@ def _rest_embeddings(model: PreTrainedModel) -> None:
             child.train(False)
 
 
+_TRAINS_TRUNK = ("lora", "full")
+
+
+def _freeze_side(model: PreTrainedModel) -> None:
+    """All up to the side network stands still, and what restores the last tap; the rest trains."""
+    model.requires_grad_(True)
+    names = family_of(model).embeddings
+    for name, module in base_of(model).named_children():
+        if name in names:
+            module.requires_grad_(False)
+    for module in layers_of(model):
+        module.requires_grad_(False)
+        if isinstance(module, SideStage | Ladder):
+            module.network.requires_grad_(True)
+            module.network.restore.requires_grad_(False)
+            break
+
+
 def _freeze_layers(layers: Iterable[nn.Module], *bottlenecks: nn.Module | None, mode: Mode) -> None:
     for module in bottlenecks:
         if module is not None:
-            module.requires_grad_(mode != "features")
+            module.requires_grad_(mode in _TRAINS_TRUNK)
     for layer in layers:
         layer.requires_grad_(mode == "full")
         if mode == "lora":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, Protocol, cast
 
 import msgspec
+import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
@@ -23,7 +24,9 @@ from splitlearn.errors import ManifestError
 from splitlearn.split.cut import Cut, fault
 from splitlearn.split.families import FAMILIES, family_of, layers_of, replace_layers
 from splitlearn.split.memory import align_file, own_memory
+from splitlearn.split.side import Ladder, SideStage, ladder_in, lay_ladder
 from splitlearn.split.stage import RemoteStage, Trunk, lay_out, slots_of, uncuttable
+from splitlearn.wire.messages import SideSpec
 
 __all__ = ["CUT_FILE", "WEIGHTS_FILE", "Tokenizer", "load_merged", "merged", "save_merged"]
 
@@ -43,7 +46,12 @@ def merged(local: PreTrainedModel, *, trunk: Trunk, cut: Cut) -> PreTrainedModel
     slots = slots_of(model, cut=cut)
     assert isinstance(slots.trunk[0], RemoteStage)
     # Where a layer refers to the trunk's config, its copy refers to the model's.
-    inner = [copy.deepcopy(part, {id(trunk.config): model.config}) for part in trunk.in_order()]
+    inner = [
+        copy.deepcopy(part, {id(trunk.config): model.config}) for part in Trunk.in_order(trunk)
+    ]
+    stage = slots_of(local, cut=cut).trunk[0]
+    if isinstance(stage, SideStage):
+        inner = [ladder_in(stage, trunk, inner)]
     replace_layers(model, [*slots.bottom, *inner, *slots.top])
     model.requires_grad_(True)
     model.zero_grad()
@@ -57,14 +65,16 @@ def save_merged(
 
     The folder is new, or holds an export of the same kind. ManifestError if not, or not writable.
     """
-    other = "model.safetensors" if cut.narrow else CUT_FILE
+    side = _side_of(model)
+    own = cut.narrow or side is not None
+    other = "model.safetensors" if own else CUT_FILE
     if (folder / other).exists():
         raise ManifestError(
             f"{folder} already holds {other}, which this model would not replace; choose a new folder"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if cut.narrow:
+        if own:
             model.config.architectures = [type(model).__name__]
             with _as_published(model.config):
                 model.config.save_pretrained(str(folder))
@@ -72,7 +82,7 @@ def save_merged(
             for name in _twins(model):  # a head that is the embeddings is written once
                 del state[name]
             save_file(state, folder / WEIGHTS_FILE, metadata={"format": "pt"})
-            note = msgspec.json.encode(_Note(version=1, cut=cut))
+            note = msgspec.json.encode(_Note(version=1, cut=cut, side=side))
             (folder / CUT_FILE).write_bytes(msgspec.json.format(note, indent=2))
         else:
             model.save_pretrained(str(folder))
@@ -96,7 +106,7 @@ def load_merged(folder: str | Path) -> PreTrainedModel:
         auto = _auto_class(config)
         if (folder / CUT_FILE).is_file():
             note = msgspec.json.decode((folder / CUT_FILE).read_bytes(), type=_Note)
-            model = _with_slots(auto.from_config(config), cut=note.cut)
+            model = _with_slots(auto.from_config(config), cut=note.cut, side=note.side)
             twins = _twins(model)
             state = load_file(folder / WEIGHTS_FILE)
             state |= {name: state[twin] for name, twin in twins.items()}
@@ -124,11 +134,20 @@ _NOT_A_MODEL = (
 )
 
 
-class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What rebuilds a side network: tapped layers, their rank, the network's width."""
+
+    taps: tuple[int, ...]
+    rank: int
+    width: int
+
+
+class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What CUT_FILE says."""
 
     version: Literal[1]
     cut: Cut
+    side: _Side | None = None
 
 
 class _Auto(Protocol):
@@ -158,7 +177,7 @@ def _auto_class(config: PretrainedConfig) -> _Auto:
     raise ValueError(f"its architecture is {name}, expected one of {', '.join(_AUTO)}")
 
 
-def _with_slots(model: PreTrainedModel, *, cut: Cut) -> PreTrainedModel:
+def _with_slots(model: PreTrainedModel, *, cut: Cut, side: _Side | None) -> PreTrainedModel:
     """The model with the cut's bottlenecks among its layers, all of those without weights."""
     config, family = model.config, family_of(model)
     found = fault(cut, layers=config.num_hidden_layers, width=config.hidden_size) or uncuttable(
@@ -169,6 +188,9 @@ def _with_slots(model: PreTrainedModel, *, cut: Cut) -> PreTrainedModel:
     layers = [layer.to("meta") for layer in layers_of(model)]
     slots = lay_out(layers, cut=cut, halves=family.halves, width=config.hidden_size, bases={})
     replace_layers(model, [*slots.bottom, *slots.trunk, *slots.top])
+    if side is not None:
+        with torch.device("meta"):
+            lay_ladder(model, cut=cut, spec=SideSpec(side.taps, side.rank), width=side.width)
     return model
 
 
@@ -194,6 +216,13 @@ def _as_published(config: PretrainedConfig) -> Iterator[None]:
     finally:
         if types is not None:
             config.layer_types = types
+
+
+def _side_of(model: PreTrainedModel) -> _Side | None:
+    for module in layers_of(model):
+        if isinstance(module, Ladder):
+            return _Side(module.taps, module.network.rank, module.network.width)
+    return None
 
 
 def _keep_attention(file: Path, config: PretrainedConfig) -> None:

@@ -36,6 +36,7 @@ __all__ = [
     "Settled",
     "Settlement",
     "Shard",
+    "SideSpec",
     "Step",
     "StepTensor",
     "TrunkModel",
@@ -157,13 +158,26 @@ class LoraSpec(Meta, frozen=True):
     seed: Count
 
 
+class SideSpec(Meta, frozen=True):
+    """The trunk of mode "side": layers whose output is projected to `rank` columns each and sent back."""
+
+    taps: Annotated[tuple[Small, ...], msgspec.Meta(min_length=1, max_length=64)]
+    rank: Annotated[int, msgspec.Meta(ge=1, le=1_024)]
+
+
 class Detail(Meta, frozen=True):
-    """What only some jobs have: a table for each, absent in all others."""
+    """What only some jobs have: a table for each, absent in all others.
+
+    repeats: the trusted party keeps what the trunk gave back, and does steps alone whose outputs it has
+    all, so that the numbers of steps it names may leave some out.
+    """
 
     lora: LoraSpec | None = None
+    side: SideSpec | None = None
+    repeats: bool = False
 
 
-Mode = Literal["features", "lora", "full"]
+Mode = Literal["features", "side", "lora", "full"]
 
 
 class Offer(Meta, frozen=True):

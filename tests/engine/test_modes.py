@@ -3,13 +3,16 @@
 from pathlib import Path
 
 import pytest
+import torch
 
-from splitlearn.engine.modes import adapt_own, lora_of
+from splitlearn.engine.merging import save_run
+from splitlearn.engine.modes import adapt_own, lora_of, side_of
 from splitlearn.engine.plain import train_plain
 from splitlearn.engine.prepare import data_of, prepare, specs, unsplit
 from splitlearn.errors import ManifestError
 from splitlearn.manifest import load_job
-from splitlearn.split import Bottleneck, Cut, factor, trained_state
+from splitlearn.split import Bottleneck, Cut, factor, load_merged, trained_state
+from tests.engine.test_public import SIDE
 from tests.jobs import Changes, make_job
 from tests.rig import run_in_memory
 
@@ -29,10 +32,17 @@ def test_an_offer_names_the_adapters_and_nothing_of_them_is_sent_beforehand(tmp_
     assert not any("lora" in name for name in found.run.groups["layers"])
 
 
-def test_a_job_with_adapters_trains_as_the_unsplit_model_does(tmp_path: Path) -> None:
-    job = load_job(make_job(tmp_path, changes=LORA))
+@pytest.mark.parametrize(
+    ("changes", "mark"),
+    [(LORA, ".lora_"), ({**SIDE, "codec": EXACT}, ".network.blocks.")],
+    ids=["lora", "side"],
+)
+def test_a_job_trains_as_the_unsplit_model_of_its_mode_does(
+    tmp_path: Path, changes: Changes, mark: str
+) -> None:
+    job = load_job(make_job(tmp_path, changes=changes))
     data, model = unsplit(job)
-    assert any(".lora_" in name for name in trained_state(model))
+    assert any(mark in name for name in trained_state(model))
     optimiser, schedule = specs(job, steps=data.steps.total)
     expected = train_plain(
         model,
@@ -65,3 +75,26 @@ def test_our_own_layers_get_theirs(tmp_path: Path) -> None:
     adapt_own(job, model, Cut(1, 3), spec)
     layers = {n.split(".")[3] for n, _ in model.named_parameters() if ".lora_" in n}
     assert layers == {"1", "2", "3"}  # the bottom does not train
+
+
+def test_taps_are_named_in_the_offer_and_sent_as_a_group_of_weights(tmp_path: Path) -> None:
+    job = load_job(make_job(tmp_path, changes=SIDE))
+    found = prepare(job)
+    detail = found.run.offer.detail
+    assert detail.side is not None
+    assert (detail.side.taps, detail.side.rank, detail.repeats) == ((1, 2), 6, True)
+    assert found.run.exit == 12
+    assert {n.split(".")[0] for n in found.run.groups["bottlenecks"]} == {"send"}
+    assert side_of(load_job(make_job(tmp_path / "other")), Cut(1, 3)) is None
+
+
+def test_a_run_with_a_side_network_is_merged_and_scores_what_it_scored(tmp_path: Path) -> None:
+    job = load_job(make_job(tmp_path, changes={**SIDE, "codec": EXACT}))
+    found = prepare(job)
+    result = run_in_memory(tmp_path, found.run, steps=found.data.steps, policy="strict.toml")
+    state = {**found.run.groups["layers"], **found.run.groups["bottlenecks"]}
+    save_run(tmp_path / "export", job=job, prepared=found, state=state)
+    loaded = load_merged(tmp_path / "export")
+    trained = {n: t for n, t in result.local.state_dict().items() if ".network." in n}
+    for name, tensor in trained.items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name

@@ -236,17 +236,6 @@ def commits(party_folder: Path) -> list[tuple[str, str]]:
     return [(r.kind, r.commit) for r in out]
 
 
-@pytest.fixture
-def all_else_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two rooms, 0 and 1, with the same keys of logs, and the same numbers for conversations."""
-    monkeypatch.setattr("secrets.token_hex", lambda count: "5" * 2 * count)
-    for shift in (0, 1):
-        for party in ("clinic", "gpuhost"):
-            (tmp_path / str(shift) / party).mkdir(parents=True)
-            (tmp_path / str(shift) / party / "key").write_bytes(party[:1].encode() * 32)
-    return tmp_path
-
-
 def permuted(shift: int, *, codec: str) -> tuple[TrustedRun, Callable[[int], Sequence[Batch]]]:
     """A run in `features` mode and its batches, each label `shift` classes on."""
     model = tiny_model("bert", dropout=0.1)

@@ -1,5 +1,6 @@
 """The conversation's tables against both parties' views of it."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from splitlearn.wire.messages import (
     BottleneckSpec,
     CodecSpec,
     CutSpec,
+    Detail,
     Empty,
     Finish,
     Meta,
@@ -327,3 +329,41 @@ def test_no_sequence_of_words_brings_the_two_views_apart(words: list[tuple[Role,
 
 
 TENSOR_KINDS = [kind for row in EXCHANGE.values() for kind in row]
+
+
+def repeating(**more: object) -> Offer:
+    made = offer(mode="features", back=False, **more)  # type: ignore[arg-type]
+    return msgspec.structs.replace(made, detail=Detail(repeats=True))
+
+
+def test_steps_whose_outputs_are_kept_are_left_out_by_both_sides() -> None:
+    pair = Pair().open(repeating())
+    for step in (0, 5):
+        pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, of=1, step=step))
+        pair.say(Role.COMPUTE, Kind.OUTPUT, tensor(0, of=1, step=step))
+    assert pair.trusted.next_step == pair.compute.next_step == 6
+    pair.say(Role.TRUSTED, Kind.CHECKPOINT, Step(9))
+    pair.say(Role.COMPUTE, Kind.SAVED, Step(9))
+    pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, of=1, step=9, phase="evaluate"))
+    pair.say(Role.COMPUTE, Kind.OUTPUT, tensor(0, of=1, step=9, phase="evaluate"))
+    assert pair.trusted.next_step == pair.compute.next_step == 9
+
+
+def test_they_are_left_out_forwards_only_between_steps_only_and_by_the_trusted_party_only() -> None:
+    pair = Pair().open(repeating(), step=4)
+    with pytest.raises(SessionError, match="expected the activation of step 4"):
+        pair.trusted.stamp(Kind.ACTIVATION, tensor(0, of=1, step=3))
+    pair = Pair().open(repeating())
+    pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, step=2))
+    with pytest.raises(SessionError, match="not finished"):
+        pair.trusted.stamp(Kind.ACTIVATION, tensor(0, step=3))
+    pair = Pair().open(repeating())
+    pair.say(Role.TRUSTED, Kind.CHECKPOINT, Step(3))
+    with pytest.raises(SessionError, match="saved names step 4"):
+        pair.compute.stamp(Kind.SAVED, Step(4))
+
+
+def test_without_that_agreed_no_step_may_be_left_out() -> None:
+    pair = Pair().open(offer(mode="features", back=False))
+    with pytest.raises(SessionError, match="expected the activation of step 0"):
+        pair.trusted.stamp(Kind.ACTIVATION, tensor(0, of=1, step=1))
