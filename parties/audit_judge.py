@@ -32,6 +32,7 @@ def judge_of(policy_text: str, spent: Mapping[str, int] = MappingProxyType({})) 
             columns=payload.columns,
             examples=payload.examples,
             longest=payload.longest,
+            generated=payload.kind == "activation" and payload.phase == "generate",
             wire_bytes=payload.wire_bytes,
         )
         try:

@@ -273,7 +273,7 @@ def _print_rule(rule: "Rule", *, limit: str, name: str) -> None:
         value = getattr(rule, field)
         if isinstance(value, tuple):
             value = ", ".join(value) or "none"
-        elif field == "linkable":
+        elif field in ("linkable", "generating"):
             value = "yes" if value is True else "no"
         elif isinstance(value, int):
             value = f"{value:,}"

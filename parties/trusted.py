@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import typer
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from splitlearn.manifest import Job
     from splitlearn.policy.accounting import Guarantee
 
-__all__ = ["METRICS", "RunMetrics", "app", "evaluate", "export", "train"]
+__all__ = ["METRICS", "RunMetrics", "app", "evaluate", "export", "generate", "train"]
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     help=(
-        "Train, evaluate and export, as the party that owns the data.\n\n"
+        "Train, evaluate, export and generate, as the party that owns the data.\n\n"
         "  splitlearn trusted train job.toml\n\n"
         "  splitlearn trusted evaluate job.toml\n\n"
         "  splitlearn trusted export job.toml --to model\n\n"
@@ -117,12 +117,67 @@ def evaluate(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
             raise ManifestError(
                 f"{manifest.run.folder} holds no checkpoint; run splitlearn trusted train {job} first"
             )
-        prepared = _evaluating(prepare(manifest))
+        prepared = _offered(prepare(manifest), to="evaluate")
         total = len(prepared.data.evaluation)
         with _at_work(manifest, prepared, what="evaluating", total=total) as work:
             scores = _scores(prepared, work.engine)
             work.engine.finish()
     typer.echo(json.dumps(scores, indent=2))
+
+
+@app.command()
+def generate(
+    job: JobFile = Path("job.toml"),
+    prompt: Annotated[str, typer.Option(help="The text to go on with.")] = "",
+    prompts: Annotated[
+        typer.FileText | None, typer.Option(help="A file with a text a line, or - for stdin.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Most tokens added to a text.")] = 64,
+    temperature: Annotated[
+        float, typer.Option(min=0, max=100, help="0: the likeliest token; else drawn.")
+    ] = 0.0,
+    top_p: Annotated[
+        float, typer.Option(min=0.01, max=1, help="Draw from those that have this probability.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Decides what is drawn.")] = 0,
+    threads: Threads = 0,
+) -> None:
+    """Go on with texts by the trained decoder, with the compute parties' help.
+
+    \b
+    Example:
+        splitlearn trusted generate job.toml --prompt "Once upon a time"
+
+    Uses the newest checkpoint that all parties hold. Each party keeps the keys and values of its own
+    layers while a text grows. Both policies have to say generating = true in their rule about
+    activations. Prints each text with what was added, a text a line.
+    """
+    from parties.console import interruptible
+
+    with interruptible("nothing was changed"):
+        manifest = _load(job, threads)
+        from splitlearn.engine.generation import Sampling
+        from splitlearn.engine.prepare import prepare
+        from splitlearn.tasks.prompts import encode_prompts
+
+        if not manifest.predicts:
+            raise manifest.fault("model.task", f"is {manifest.model.task}; only a decoder goes on")
+        texts = [prompt] if prompts is None else [line.rstrip("\n") for line in prompts]
+        prepared = _offered(prepare(manifest), to="generate")
+        tokenizer = prepared.data.tokenizer
+        ids = encode_prompts(
+            texts,
+            tokenizer=tokenizer,
+            tokens=tokens,
+            limit=prepared.model.config.max_position_embeddings,
+        )
+        with _at_work(manifest, prepared, what="generating", total=len(ids) * tokens) as work:
+            sampling = Sampling(tokens, temperature, top_p, seed)
+            outputs = work.engine.generate(ids, sampling=sampling)
+            work.engine.finish()
+    for (found_S,) in outputs:
+        text = str(tokenizer.decode(found_S, skip_special_tokens=True))
+        typer.echo(" ".join(text.splitlines()))
 
 
 @app.command()
@@ -295,12 +350,12 @@ def _scores(prepared: "Prepared", engine: "TrustedEngine") -> dict[str, float]:
     return scorer.result()
 
 
-def _evaluating(prepared: "Prepared") -> "Prepared":
-    """The same run, offered for evaluation only."""
+def _offered(prepared: "Prepared", *, to: Literal["evaluate", "generate"]) -> "Prepared":
+    """The same run, offered for that only."""
     from dataclasses import replace
 
     first, *further = (
-        replace(hop, offer=msgspec.structs.replace(hop.offer, purpose="evaluate"))
+        replace(hop, offer=msgspec.structs.replace(hop.offer, purpose=to))
         for hop in prepared.run.hops
     )
     run = replace(prepared.run, offer=first.offer, further=tuple(further))
@@ -316,7 +371,8 @@ def _trained_trunk(manifest: "Job", prepared: "Prepared") -> "dict[str, Tensor]"
     try:
         if path.exists():
             return load_file(path)
-        with _at_work(manifest, _evaluating(prepared), what="fetching", total=1) as work:
+        offered = _offered(prepared, to="evaluate")
+        with _at_work(manifest, offered, what="fetching", total=1) as work:
             trunk = work.engine.finish(fetch=True)
         part = path.with_suffix(".part")
         save_file(trunk, part)

@@ -38,6 +38,11 @@ SAYS = {
         "logs of hub and anna: exit 0, ",
         "logs of hub and bert: exit 0, ",
     ],
+    "07_finetune_a_small_language_model.py": [
+        "unsplit                      perplexity ",
+        "split, identity              perplexity ",
+        "split, int8+zstd and fp16    perplexity ",
+    ],
 }
 
 

@@ -22,7 +22,7 @@ from splitlearn.wire.messages import StepTensor
 
 __all__ = ["Coders", "Phase", "spans_of"]
 
-Phase = Literal["train", "evaluate"]
+Phase = Literal["train", "evaluate", "generate"]
 
 
 class Coders:
@@ -47,11 +47,11 @@ class Coders:
         samples, spans: pseudonyms of its examples and rows of each, as a codec of changes asks for them;
         None where the message itself tells, and none where it has no pseudonyms.
 
-        Evaluations neither see nor change what training remembers, and each message of theirs is written
+        Other phases neither see nor change what training remembers, and each message of theirs is written
         by itself, so that one done again is the same.
         """
         codec = self._codecs[kind]
-        if phase == "evaluate":
+        if phase != "train":
             return (
                 codecs_of(self._names, self._bases)[kind]
                 if remembers(self._names[kind.value])

@@ -30,11 +30,12 @@ from splitlearn.engine.stale import staleness_of
 from splitlearn.engine.talk import Talk
 from splitlearn.engine.versions import Versions
 from splitlearn.engine.weights import Inlet, keep, load_kept, shards
-from splitlearn.errors import IdentityError, ManifestError, SessionError
+from splitlearn.errors import IdentityError, ManifestError, SessionError, WireError
 from splitlearn.gate import Gate
 from splitlearn.roles import Kind, Role
 from splitlearn.session import Session, State
 from splitlearn.split.blueprint import build_trunk
+from splitlearn.split.cache import TrunkCache, check_cache
 from splitlearn.split.cut import cut_of
 from splitlearn.split.freeze import freeze_trunk, set_training
 from splitlearn.split.lora import adapt, check_targets, trained_state, trunk_blocks
@@ -85,6 +86,8 @@ class _Loaded:
     versions: Versions = field(init=False)
     # By step and micro-batch, of the steps under way: trunk's input, output, and where they belong.
     graphs: dict[tuple[int, int], tuple[Tensor, Tensor, StepTensor]] = field(default_factory=dict)
+    # Of the texts that are gone on with, until others begin or the conversation ends.
+    cache: TrunkCache | None = None
 
     @property
     def coders(self) -> Coders:
@@ -97,6 +100,20 @@ class _Loaded:
         """The codec of a message about the examples of an activation, whose metadata are `meta`."""
         spans = spans_of(meta, lengths=meta.lengths)
         return self.coders.of(kind, phase=meta.phase, samples=samples, spans=spans)
+
+    def going_on(self, meta: StepTensor) -> TrunkCache | None:
+        """The cache that new tokens of texts belong to; none in other phases.
+
+        WireError where it would be too large. That it holds the tokens before, the session has checked.
+        """
+        if meta.phase != "generate":
+            return None
+        texts, tokens = len(meta.lengths), meta.lengths[0]
+        layers = len(self.trunk.layers)
+        check_cache(self.trunk.config, layers=layers, texts=texts, tokens=tokens)
+        if self.cache is None or tokens == meta.width:
+            self.cache = self.trunk.empty_cache()
+        return self.cache
 
     @property
     def trains(self) -> bool:
@@ -191,21 +208,25 @@ class ComputeEngine:
 
     def _forward(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
         meta, offer = _step_of(frame), loaded.offer
+        cache = loaded.going_on(meta)
+        if cache is not None:  # from here on only the new tokens count
+            new = (meta.width,) * len(meta.lengths)
+            meta = msgspec.structs.replace(meta, lengths=new)
         training = loaded.trains and meta.phase == "train"
         entrance = cut_of(offer.cut).entrance(loaded.trunk.config.hidden_size)
         codec = loaded.codec(frame.kind, meta, samples=None)
-        h_BTD = _tensor(talk, codec, frame, meta, width=entrance, joined=loaded.trunk.joined)
+        joined = loaded.trunk.joined and cache is None
+        h_BTD = _tensor(talk, codec, frame, meta, width=entrance, joined=joined)
         samples = loaded.coders.keep(codec)
         h_BTD.requires_grad_(training and offer.returns_input_gradient)
         set_training(loaded.trunk, training=training)
         place = {"step": meta.step, "micro_batch": meta.micro_batch}
         weights = loaded.versions.using(meta.step) if training else nullcontext()
         with weights, seeded(offer.seed, **place, stage="trunk"), torch.set_grad_enabled(training):
-            o_BTD = loaded.trunk(h_BTD, lengths=meta.lengths)
+            o_BTD = loaded.trunk(h_BTD, lengths=meta.lengths, cache=cache)
         if training:
             loaded.graphs[meta.step, meta.micro_batch] = (h_BTD, o_BTD, meta)
         codec = loaded.codec(Kind.OUTPUT, meta, samples=samples)
-        joined = loaded.trunk.joined
         _answer(talk, codec, Kind.OUTPUT, o_BTD, meta, reply_to=frame.seq, joined=joined)
         loaded.coders.keep(codec)
 
@@ -251,6 +272,11 @@ class ComputeEngine:
 def _build(offer: Offer, checkpoints: Checkpoints) -> _Loaded:
     """The offered trunk without weights; WireError for an offer that no model of ours fits."""
     trunk = build_trunk(offer.model, cut=offer.cut)
+    if offer.purpose == "generate" and not trunk.causal:
+        raise WireError(
+            f"the peer offers to go on with texts by a {offer.model.model_type} model, which sees the "
+            "tokens after each; only a decoder can"
+        )
     if offer.detail.lora is not None:
         check_targets(trunk, offer.detail.lora)
     if offer.detail.side is not None:

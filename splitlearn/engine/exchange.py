@@ -29,9 +29,8 @@ __all__ = ["Exchange", "rows_in"]
 class Exchange:
     """The tensors that a trusted party and its peer exchange in one conversation.
 
-    widths: columns of each kind that comes back. packed: whether padding is left out; joined: whether
-    several texts lie in a row. noise: what is in the gradients, for the record. namer: of samples, where
-    a codec keeps their rows.
+    widths: columns of each kind that comes back. packed: whether padding is left out; noise: what is
+    in the gradients, for the record. namer: of samples, where a codec keeps their rows.
     """
 
     def __init__(
@@ -42,12 +41,10 @@ class Exchange:
         widths: Mapping[Kind, int],
         packed: bool,
         noise: LabelNoise | None,
-        joined: bool = False,
         namer: Namer | None = None,
     ) -> None:
         self._talk, self._coders, self._widths = talk, coders, widths
         self._packed, self._noise, self._namer = packed, noise, namer
-        self._joined = joined
         # Pseudonyms of the examples of activations that are not answered yet.
         self._named: dict[tuple[int, int], tuple[bytes, ...]] = {}
         self._early: dict[tuple[Kind, int, int], Frame] = {}
@@ -72,7 +69,7 @@ class Exchange:
         self._talk.say_soon(
             kind,
             place if kind is Kind.ACTIVATION else msgspec.structs.replace(place, lengths=()),
-            lambda: pack(x_BTD, lengths=batch.lengths, packed=place.packed, joined=self._joined),
+            lambda: pack(x_BTD, lengths=batch.lengths, packed=place.packed, joined=batch.joined),
             codec=codec,
             private=_private(batch),
             dp=noise.record(place.step) if noise and kind is Kind.GRADIENT else None,
@@ -100,7 +97,7 @@ class Exchange:
             lengths=batch.lengths,
             width=place.width,
             packed=place.packed,
-            joined=self._joined,
+            joined=batch.joined,
         )
 
     def _codec(self, kind: Kind, batch: Batch, place: StepTensor) -> Codec:

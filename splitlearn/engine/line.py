@@ -145,7 +145,6 @@ class Line:
             widths={Kind.OUTPUT: self.hop.exit, Kind.INPUT_GRADIENT: self.hop.entrance},
             packed=self._packed,
             noise=self._noise,
-            joined=offer.model.fields.get("joined") is True,
             namer=self._namer(),
         )
         self._talk.say(Kind.OFFER, offer)

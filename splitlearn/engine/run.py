@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from splitlearn.channel.mailbox import DEFAULT_WINDOW
 from splitlearn.engine.kept import DEFAULT_BYTES
@@ -32,7 +33,7 @@ class TrustedRun:
     """
 
     offer: Offer
-    local: nn.Module
+    local: PreTrainedModel
     groups: dict[str, dict[str, Tensor]]
     entrance: int
     exit: int

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["offer_seed", "seeded", "stage_seed"]
+__all__ = ["Draws", "offer_seed", "seeded", "stage_seed"]
 
 # One more than the largest seed that an offer can carry.
 _SEEDS = 10_000_001
@@ -50,6 +50,25 @@ def seeded(seed: int, *, step: int, micro_batch: int, stage: str) -> Iterator[No
     with _generator:
         torch.manual_seed(stage_seed(seed, step=step, micro_batch=micro_batch, stage=stage))
         yield
+
+
+class Draws:
+    """One stream of random numbers, gone on with where it stopped whatever else drew in between."""
+
+    def __init__(self, seed: int) -> None:
+        self._state = torch.Generator().manual_seed(seed).get_state()
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Draw from this stream inside the block; torch's generator is as before afterwards."""
+        with _generator:
+            before = torch.get_rng_state()
+            torch.set_rng_state(self._state)
+            try:
+                yield
+            finally:
+                self._state = torch.get_rng_state()
+                torch.set_rng_state(before)
 
 
 _generator = threading.Lock()

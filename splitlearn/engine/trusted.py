@@ -33,6 +33,7 @@ from splitlearn.engine.events import (
 )
 from splitlearn.engine.exchange import rows_in
 from splitlearn.engine.flight import Flight, pause_at_cut
+from splitlearn.engine.generation import Sampling, go_on
 from splitlearn.engine.kept import Kept
 from splitlearn.engine.line import Line, Peer
 from splitlearn.engine.optimiser import build_stepper
@@ -139,6 +140,21 @@ class TrustedEngine:
             outputs.clear()
             self._begin()
             outputs.extend(self._evaluate(batches))
+
+        self._surviving_restarts(work)
+        return outputs
+
+    def generate(self, prompts: Sequence[Tensor], *, sampling: Sampling) -> list[Tensor]:
+        """Prompts (B, T), each of texts of equal length, with what the model of the newest checkpoint adds
+        to them. For a run offered to generate.
+        """
+        outputs: list[Tensor] = []
+
+        def work() -> None:
+            outputs.clear()
+            self._begin()
+            set_training(self.run.local, training=False)
+            outputs.extend(self._go_on(prompts, sampling=sampling))
 
         self._surviving_restarts(work)
         return outputs
@@ -350,6 +366,17 @@ class TrustedEngine:
                         yield told(output, group[i])
                 for line in self._lines:
                     line.settle_if_due()
+
+    def _go_on(self, prompts: Sequence[Tensor], *, sampling: Sampling) -> Iterator[Tensor]:
+        for ids_BT in prompts:
+            yield go_on(
+                self.run.local,
+                self._lines,
+                ids_BT,
+                step=self._next_step,
+                sampling=sampling,
+                told=lambda done: self._observe(Evaluated(done)),
+            )
 
     def _place(self, batch: Batch, i: int, of: int, *, phase: Phase, step: int) -> StepTensor:
         """The same for all compute parties."""

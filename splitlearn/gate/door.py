@@ -333,6 +333,9 @@ class Gate:
             kind=kind,
             examples=max(len(lengths), len(travelling)),
             longest=max((*lengths, *travelling), default=0),
+            generated=kind is Kind.ACTIVATION
+            and isinstance(meta, StepTensor)
+            and meta.phase == "generate",
         )
         if isinstance(meta, Ids):
             # As rows of one column: one id for each token.

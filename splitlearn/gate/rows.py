@@ -76,7 +76,7 @@ def check_rows(
         rows=x_ND.shape[0],
         width=meta.width,
         packed=meta.packed,
-        lengths=meta.lengths,
+        lengths=_new_of(meta),
     )
     if kind is Kind.ACTIVATION and not meta.lengths:
         raise RefusedError(f"{kind} travels with its lengths", rule="content.lengths")
@@ -87,6 +87,13 @@ def check_rows(
         gradient=kind is Kind.GRADIENT,
         coded=coded,
     )
+
+
+def _new_of(meta: StepTensor) -> tuple[int, ...]:
+    """The lengths beside a tensor, as far as its own rows go: of a text gone on with, the new tokens."""
+    if meta.phase != "generate" or not meta.lengths or min(meta.lengths) < meta.width:
+        return meta.lengths
+    return (meta.width,) * len(meta.lengths)
 
 
 def rows_of(tensor: "Tensor") -> "NDArray[np.float32]":

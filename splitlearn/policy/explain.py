@@ -147,6 +147,12 @@ LIMITS: Mapping[str, Explanation] = {
         "the peer can then put together all that it ever got of one example, and sees what changed",
         "take a codec without delta-, or set linkable = true where the peer may tell examples apart",
     ),
+    "generating": Explanation(
+        "rows of a text that the model goes on with, token by token",
+        "a message for each token shows the peer when each was made, and the peer's layers have a say "
+        "in what the text becomes",
+        "set generating = true on the rule about activations, at both parties, where that may be",
+    ),
     "max_rows": Explanation(
         "more tokens in one message",
         "it bounds what one message can give away",

@@ -34,7 +34,7 @@ class Plan:
     party: its name, empty where it does not matter. narrow: a low-rank cut has weights of its own,
     which the peer cannot have. columns: width or rank of each kind's rows. examples, longest: of the
     largest micro-batch and of its longest text.
-    unknown: sentences about what could not be found out.
+    unknown: sentences about what could not be found out. generates: the model goes on with texts.
     """
 
     mode: Literal["features", "side", "lora", "full"]
@@ -46,6 +46,7 @@ class Plan:
     longest: int = 0
     unknown: tuple[str, ...] = ()
     party: str = ""
+    generates: bool = False
 
     @property
     def sends_gradients(self) -> bool:
@@ -119,6 +120,7 @@ def plan_of_offer(offer: "Offer") -> Plan:
         narrow=bool(lower or upper),
         codecs={kind: getattr(offer.codecs, kind.value) for kind in STEP_KINDS},
         columns=_columns(lower=lower or width, upper=upper or width),
+        generates=offer.purpose == "generate",
     )
 
 
@@ -163,6 +165,7 @@ def _facts(kind: Kind, direction: Direction, *, plan: Plan) -> Facts:
         codec=codec,
         dtypes=_dtypes(codec),
         linked=kind is Kind.ACTIVATION and links(codec),
+        generated=kind is Kind.ACTIVATION and plan.generates,
         rows=rows,
         columns=columns,
         examples=plan.examples,

@@ -53,6 +53,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     dimension before encoding, so the rank of a low-rank cut. max_length: tokens of the longest example.
     max_run_bytes: whole frames in one run, restarts included. max_row_norm: Euclidean, of what comes
     in; none if not written. linkable: whether examples may bear pseudonyms, the same in every epoch.
+    generating: whether rows may be of a text that the model is going on with.
     """
 
     id: Name
@@ -70,6 +71,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_row_norm: Positive | None = None
     # Left out of the canonical form where it is not written: older policies keep their digests.
     linkable: bool | msgspec.UnsetType = msgspec.UNSET
+    generating: bool | msgspec.UnsetType = msgspec.UNSET
 
     def allows(self, codec: str) -> bool:
         """Whether the rule names this codec, or its beginning with a `*`."""
@@ -141,7 +143,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     Zero and empty where there is none or it is not known yet. rows, columns: of the tensor before
     encoding; examples, longest: of the micro-batch; wire_bytes: the whole frame; linked: its
-    examples bear pseudonyms.
+    examples bear pseudonyms; generated: its rows are of a text that is gone on with.
     """
 
     direction: Direction
@@ -155,6 +157,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     longest: int = 0
     wire_bytes: int = 0
     linked: bool = False
+    generated: bool = False
 
 
 class Ledger:
@@ -208,6 +211,12 @@ class Ledger:
                 f"policy {policy.name} refuses {_named(facts)} with pseudonyms of its examples, by which "
                 f"they are told again in every epoch; rule {rule.id} has no linkable = true",
                 rule=f"{rule.id}.linkable",
+            )
+        if facts.generated and rule.generating is not True:
+            yield RefusedError(
+                f"policy {policy.name} refuses {_named(facts)} of a text that the model goes on with; "
+                f"rule {rule.id} has no generating = true",
+                rule=f"{rule.id}.generating",
             )
         spent = self._spent.get(rule.id, 0)
         for limit, value, allowed in (

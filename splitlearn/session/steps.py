@@ -123,6 +123,8 @@ class Session:
     unsettled: int = 0
     weights_wanted: bool = False
     offer: Offer | None = None
+    # Texts that are gone on with, and the tokens of each that the compute party has.
+    going_on: tuple[int, int] = (0, 0)
     # Those under way, oldest first: one, or as many more as the offer's staleness.
     groups: list[Group] = field(default_factory=list, repr=False)
 
@@ -228,6 +230,8 @@ class Session:
                 f"{kind} for {meta.phase} step {meta.step} while {self._view()}; "
                 f"expected the activation of step {following}"
             )
+        if meta.phase == "generate":
+            self._go_on(kind, meta)
         if self.unsettled > MAX_UNSETTLED:
             raise SessionError(
                 f"{kind} for {meta.phase} step {meta.step} while {self.unsettled} messages are "
@@ -248,6 +252,19 @@ class Session:
         if self.offer is not None and self.offer.detail.repeats and not self.groups:
             self.next_step = max(step, self.next_step)
 
+    def _go_on(self, kind: Kind, meta: StepTensor) -> None:
+        """New tokens of texts: either all of texts that begin, or the next ones of those that we had."""
+        texts, (had_texts, had) = len(meta.lengths), self.going_on
+        kept = min(meta.lengths, default=0) - meta.width
+        equal = len(set(meta.lengths)) == 1 and not meta.packed and meta.micro_batches == 1
+        if not equal or kept < 0 or (kept and (texts, kept) != (had_texts, had)):
+            raise SessionError(
+                f"{kind} goes on with {texts} texts after {kept} tokens of each, its lengths equal and "
+                f"not packed: {equal}; {had_texts} texts of {had} tokens were there, so it is the next "
+                "ones of all of these, or the whole of others"
+            )
+        self.going_on = (texts, meta.lengths[0])
+
     def _may_open_another(self, kind: Kind, meta: StepTensor) -> None:
         """Training steps may interleave, as many as were agreed on; nothing else may."""
         first = self.groups[0]
@@ -266,7 +283,9 @@ class Session:
             raise SessionError("a step before an offer")
         if meta.phase == "train" and offer.purpose != "train":
             raise SessionError(f"a training step in a run offered to {offer.purpose}")
-        if meta.phase == "evaluate" or not offer.trains_trunk:
+        if (meta.phase == "generate") is not (offer.purpose == "generate"):
+            raise SessionError(f"a {meta.phase} step in a run offered to {offer.purpose}")
+        if meta.phase != "train" or not offer.trains_trunk:
             return Progress.RETURNED
         return Progress.DONE if offer.returns_input_gradient else Progress.IN_BACKWARD
 

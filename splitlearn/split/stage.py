@@ -23,6 +23,7 @@ from transformers.masking_utils import (
 
 from splitlearn.errors import ManifestError
 from splitlearn.split.bottleneck import PcaBasis, pca_pair, sft_pair
+from splitlearn.split.cache import TrunkCache
 from splitlearn.split.cut import Bottleneck, Cut, fault
 from splitlearn.split.families import (
     FAMILIES,
@@ -96,8 +97,20 @@ class Trunk(nn.Module):
         """Whether several texts lie in one row, as `rows.positions_of` lays them."""
         return bool(getattr(self.config, "joined_texts", False))
 
-    def forward(self, h_BTD: Tensor, *, lengths: Sequence[int]) -> Tensor:
-        """(B, T, entrance) to (B, T, exit); `lengths` are the real tokens of each example."""
+    @property
+    def causal(self) -> bool:
+        """Whether a token sees those before it only, so that a text can be gone on with."""
+        return self._causal
+
+    def forward(
+        self, h_BTD: Tensor, *, lengths: Sequence[int], cache: TrunkCache | None = None
+    ) -> Tensor:
+        """(B, T, entrance) to (B, T, exit); `lengths` are the real tokens of each example.
+
+        cache: of a causal trunk, what it has of these texts already; h_BTD is of the tokens after.
+        """
+        if cache is not None:
+            return self._go_on(h_BTD, cache=cache)
         if self._causal:
             return self._forward_causal(h_BTD, lengths=lengths)
         mask = create_bidirectional_mask(
@@ -115,22 +128,48 @@ class Trunk(nn.Module):
         positions_BT = (
             positions_of(lengths, width=width) if self.joined else torch.arange(width)[None]
         )
+        mask_BT = None if self.joined else mask_of(lengths, width=width)
+        return self._run(h_BTD, mask_BT=mask_BT, positions_BT=positions_BT, cache=None)
+
+    def _go_on(self, h_BTD: Tensor, *, cache: TrunkCache) -> Tensor:
+        """The same for tokens after those in the cache, of texts without padding."""
+        assert self._causal, "no text of an encoder is gone on with"
+        texts, width = h_BTD.shape[:2]
+        had = cache.get_seq_length()
+        positions_BT = torch.arange(had, had + width)[None]
+        mask_BT = torch.ones((texts, had + width), dtype=torch.bool)
+        return self._run(h_BTD, mask_BT=mask_BT, positions_BT=positions_BT, cache=cache)
+
+    def _run(
+        self,
+        h_BTD: Tensor,
+        *,
+        mask_BT: Tensor | None,
+        positions_BT: Tensor,
+        cache: TrunkCache | None,
+    ) -> Tensor:
         window = getattr(self.config, "sliding_window", None)
         make = create_causal_mask if window is None else create_sliding_window_causal_mask
         mask = make(
             config=self.config,
             inputs_embeds=h_BTD,
-            attention_mask=None if self.joined else mask_of(lengths, width=width),
+            attention_mask=mask_BT,
             position_ids=positions_BT,
-            cache=None,
+            cache=cache,
         )
         given: dict[str, object] = {"attention_mask": mask, "position_ids": positions_BT}
+        if cache is not None:
+            given["cache"] = cache
         (rotary,) = self._rotary
         if rotary is not None:
             given["position_embeddings"] = rotary(h_BTD, position_ids=positions_BT)
         for module in self.in_order():
             h_BTD = module(h_BTD, **given)
         return h_BTD
+
+    def empty_cache(self) -> TrunkCache:
+        """For texts that begin."""
+        return TrunkCache(self.config, first=min(map(int, self.layers), default=0))
 
     def in_order(self) -> list[nn.Module]:
         """What the trunk runs, first to last."""

@@ -83,6 +83,7 @@ def load_model(job: Job, *, found: Sequence[str] = ()) -> Loaded:
     )
     _check_tokenizer(job, model=model, tokenizer=tokenizer)
     if job.predicts:
+        model.loss_type = "ForCausalLM"  # GPT-2's is not told from its name, and a warning says so
         model.config.use_cache = False  # no text is gone on with while it trains
         model.config.joined_texts = job.data.join
     return Loaded(model=model, tokenizer=tokenizer, labels=labels)

@@ -80,7 +80,9 @@ class StepTensor(Meta, frozen=True):
     """ACTIVATION, OUTPUT, GRADIENT, INPUT_GRADIENT: where in the run the payload belongs.
 
     step: optimiser steps done before this one; micro_batch of micro_batches: position in the step.
-    lengths: tokens of each example, in ACTIVATION only (masks are rebuilt from it).
+    lengths: tokens of each example, in ACTIVATION only (masks are rebuilt from it); where a text is gone
+    on with, all of its tokens, of which the last `width` are new and the peer keeps what it has of the
+    others.
     width: padded length T that the peer rebuilds; packed: rows hold the real tokens only, so
     rows == sum(lengths), otherwise rows == len(lengths) * width.
     reply_to: sequence number of the message this one answers (0 where it answers none).
@@ -89,7 +91,7 @@ class StepTensor(Meta, frozen=True):
     step: Count
     micro_batch: Batch
     micro_batches: Batch
-    phase: Literal["train", "evaluate"]
+    phase: Literal["train", "evaluate", "generate"]
     width: Length
     packed: bool
     lengths: Annotated[tuple[Length, ...], msgspec.Meta(max_length=4_096)]
@@ -194,7 +196,7 @@ class Offer(Meta, frozen=True):
     conversation: Conversation
     job: Digest
     salt: Digest
-    purpose: Literal["train", "evaluate"]
+    purpose: Literal["train", "evaluate", "generate"]
     mode: Mode
     returns_input_gradient: bool
     model: TrunkModel

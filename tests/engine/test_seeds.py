@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitlearn.engine.seeds import offer_seed, seeded, stage_seed
+from splitlearn.engine.seeds import Draws, offer_seed, seeded, stage_seed
 
 places = st.tuples(
     st.integers(0, 10), st.integers(0, 10**7), st.integers(0, 4095), st.sampled_from("abc")
@@ -38,3 +38,16 @@ def test_each_party_of_a_chain_is_offered_a_seed_of_its_own() -> None:
         assert offered[0] == seed
         assert len(set(offered)) == 8
         assert all(0 <= each <= 10**7 for each in offered)
+
+
+def test_a_stream_goes_on_where_it_stopped_whatever_else_is_drawn_in_between() -> None:
+    alone = torch.rand(6, generator=torch.Generator().manual_seed(4))
+    draws, parts = Draws(4), []
+    before = torch.get_rng_state()
+    for _ in range(3):
+        with draws.drawing():
+            parts.append(torch.rand(2))
+    assert torch.equal(torch.get_rng_state(), before)
+    with seeded(0, step=0, micro_batch=0, stage="trunk"):
+        torch.rand(5)
+    assert torch.equal(torch.cat(parts), alone)

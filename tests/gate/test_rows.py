@@ -10,8 +10,17 @@ from torch import Tensor
 from splitlearn.codecs import build
 from splitlearn.codecs.base import Identity
 from splitlearn.errors import RefusedError
-from splitlearn.gate.rows import check_arguments, error_of, read_back, rows_of, same_bits
-from splitlearn.roles import Kind
+from splitlearn.gate.rows import (
+    check_arguments,
+    check_rows,
+    error_of,
+    read_back,
+    rows_of,
+    same_bits,
+)
+from splitlearn.policy import Private
+from splitlearn.roles import Kind, Role
+from splitlearn.wire.messages import StepTensor
 from splitlearn.wire.tensors import Part
 
 
@@ -102,3 +111,23 @@ def test_an_error_against_nothing_is_a_number_too() -> None:
     assert error_of(nothing_ND, nothing_ND) == 0
     assert error_of(nothing_ND + 1, nothing_ND) == 1
     assert error_of(np.zeros((0, 2), np.float32), np.zeros((0, 2), np.float32)) == 0
+
+
+@pytest.mark.parametrize(
+    ("lengths", "width", "passes"), [((7, 7), 2, True), ((2, 2), 2, True), ((7, 1), 2, False)]
+)
+def test_of_a_text_gone_on_with_the_new_tokens_are_compared(
+    lengths: tuple[int, ...], width: int, passes: bool
+) -> None:
+    private = Private(ids=np.array([[3, 4], [5, 6]]), labels=(), lengths=(2, 2))
+    meta = StepTensor(0, 0, 1, "generate", width, False, lengths, 0)
+    x_ND = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)).numpy()
+    judged = {"role": Role.TRUSTED, "kind": Kind.ACTIVATION, "private": private, "coded": False}
+    if passes:
+        check_rows(x_ND, meta=meta, **judged)
+        with pytest.raises(RefusedError, match="the tensor has 3 rows where the batch has 4"):
+            check_rows(x_ND[:3], meta=meta, **judged)
+        return
+    with pytest.raises(RefusedError) as refused:
+        check_rows(x_ND, meta=meta, **judged)
+    assert refused.value.rule == "content.lengths"

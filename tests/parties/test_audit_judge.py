@@ -35,6 +35,8 @@ def test_a_verdict_is_derived_again_from_the_policy_in_the_log(
     assert judge_of(opened.policy_text)(gradient) is None
     assert "no rule" in str(judge_of(strict)(gradient))
     assert "max_columns" in str(judge_of(strict)(msgspec.structs.replace(sent, columns=5_000)))
+    generated = msgspec.structs.replace(sent, phase="generate")
+    assert "generating = true" in str(judge_of(strict)(generated))
     assert "not ('run',)" in str(judge_of(strict)(msgspec.structs.replace(sent, rules=("run",))))
 
 

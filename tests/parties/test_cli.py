@@ -52,7 +52,7 @@ def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 def test_the_tree_has_all_its_commands() -> None:
     leaves = {" ".join(words) for words in COMMANDS if words not in {w[:-1] for w in COMMANDS if w}}
     assert leaves == {
-        *(f"trusted {verb}" for verb in ("preflight", "train", "evaluate", "export")),
+        *(f"trusted {verb}" for verb in ("preflight", "train", "evaluate", "generate", "export")),
         "compute",
         *(f"audit {verb}" for verb in ("verify", "reconcile", "show", "redact")),
         *(f"audit {verb}" for verb in ("report", "export", "attack")),

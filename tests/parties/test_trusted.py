@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 import splitlearn
@@ -74,9 +75,18 @@ def test_train_evaluate_and_export_give_one_and_the_same_model(
         assert report.ok, report.findings
 
 
+def gone_on_with(model_folder: Path, prompt: str) -> str:
+    """What transformers alone adds to a text with the exported model."""
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+    model = splitlearn.load_merged(model_folder)
+    found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=6)
+    return str(tokenizer.decode(found[0], skip_special_tokens=True))
+
+
 @pytest.mark.parametrize(("family", "join"), [("gpt2", False), ("llama", True)])
 def test_a_decoder_is_trained_split_as_unsplit_and_what_is_exported_has_its_perplexity(
-    tmp_path: Path, family: str, join: bool
+    tmp_path: Path, family: str, join: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changes: Changes = {
         **CAUSAL,
@@ -86,9 +96,12 @@ def test_a_decoder_is_trained_split_as_unsplit_and_what_is_exported_has_its_perp
         "policy": {"file": "research.toml"},
     }
     job = make_clinic(tmp_path, changes, family=family)
-    with gpuhost(tmp_path, job, runs=2):
+    with gpuhost(tmp_path, job, runs=3):
         trusted.train(job, threads=1)
         trusted.export(job, to=tmp_path / "model", threads=1)
+        capsys.readouterr()
+        trusted.generate(job, prompt="the old film", tokens=6, threads=1)
+    assert capsys.readouterr().out.strip() == gone_on_with(tmp_path / "model", "the old film")
     metrics, manifest = metrics_of(job), load_job(job)
     data, model = unsplit(manifest)
     optimiser, schedule = specs(manifest, steps=data.steps.total)
@@ -175,7 +188,7 @@ def test_a_gradient_that_tells_the_labels_is_said_once(
     assert said.count("warning: ") == said.count("of an outgoing gradient ranks the labels") == 1
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "export"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "generate", "export"])
 def test_each_command_is_taught_by_example(command: str) -> None:
     done = CliRunner().invoke(trusted.app, [command, "--help"])
     assert done.exit_code == 0

@@ -251,6 +251,18 @@ def test_examples_bear_pseudonyms_only_where_a_rule_says_so(tmp_path: Path) -> N
     assert names == ["research"]
 
 
+def test_texts_are_gone_on_with_only_where_a_rule_says_so(tmp_path: Path) -> None:
+    generated = replace(ALLOWED, generated=True)
+    unsaid = small(tmp_path)
+    assert refusal(unsaid, generated).rule == "activation.generating"
+    text = GOOD.replace('dtypes = ["U8"]', 'dtypes = ["U8"]\ngenerating = true')
+    policy = load(written(tmp_path, text))
+    assert policy.digest != unsaid.digest
+    Ledger(policy, spent={}).judge(generated)
+    names = [n for n in SHIPPED for r in load(POLICIES / f"{n}.toml").rules if r.generating is True]
+    assert sorted(names) == ["compute", "research"]
+
+
 def test_a_rule_without_dtypes_lets_no_tensor_pass(tmp_path: Path) -> None:
     facts = Facts(
         direction="out", peer=Role.COMPUTE, kind=Kind.OFFER, dtypes=frozenset({"F32"}), wire_bytes=9

@@ -367,3 +367,67 @@ def test_without_that_agreed_no_step_may_be_left_out() -> None:
     pair = Pair().open(offer(mode="features", back=False))
     with pytest.raises(SessionError, match="expected the activation of step 0"):
         pair.trusted.stamp(Kind.ACTIVATION, tensor(0, of=1, step=1))
+
+
+def going_on(width: int, *lengths: int, packed: bool = False, of: int = 1) -> StepTensor:
+    return StepTensor(0, 0, of, "generate", width, packed, lengths, 0)
+
+
+def generating() -> Pair:
+    """Two texts of four tokens and one more each."""
+    pair = Pair().open(offer(purpose="generate"))
+    for meta in (going_on(4, 4, 4), going_on(1, 5, 5)):
+        pair.say(Role.TRUSTED, Kind.ACTIVATION, meta)
+        pair.say(Role.COMPUTE, Kind.OUTPUT, msgspec.structs.replace(meta, lengths=()))
+    return pair
+
+
+@pytest.mark.parametrize(
+    "meta", [going_on(1, 6, 6), going_on(3, 8, 8), going_on(2, 2), going_on(5, 5, 5, 5)], ids=str
+)
+def test_a_text_is_gone_on_with_where_it_stopped_or_another_begins(meta: StepTensor) -> None:
+    pair = generating()
+    pair.settle()
+    pair.say(Role.TRUSTED, Kind.ACTIVATION, meta)
+    assert pair.trusted.next_step == pair.compute.next_step == 0
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        going_on(1, 5, 5),  # again
+        going_on(1, 7, 7),  # one left out
+        going_on(1, 6),  # one text of two
+        going_on(1, 6, 6, 6),
+        going_on(1, 6, 7),  # of different length
+        going_on(3, 2, 2),  # more new ones than there are
+        going_on(1, 6, 6, packed=True),
+        going_on(1, 6, 6, of=2),
+        going_on(1),
+    ],
+    ids=str,
+)
+def test_who_lies_about_what_the_peer_has_of_a_text_is_refused(meta: StepTensor) -> None:
+    pair = generating()
+    with pytest.raises(SessionError, match=r"2 texts of 5 tokens were there|expected"):
+        pair.compute.check(Kind.ACTIVATION, meta, seq=pair.compute.next_in)
+    with pytest.raises(SessionError):
+        pair.trusted.stamp(Kind.ACTIVATION, meta)
+
+
+@pytest.mark.parametrize(
+    ("purpose", "phase"),
+    [
+        ("train", "generate"),
+        ("evaluate", "generate"),
+        ("generate", "train"),
+        ("generate", "evaluate"),
+    ],
+)
+def test_texts_are_gone_on_with_in_a_run_offered_to_generate_and_nothing_else_is_done(
+    purpose: str, phase: str
+) -> None:
+    pair = Pair().open(offer(purpose=purpose))
+    meta = going_on(4, 4, 4) if phase == "generate" else tensor(0, phase=phase)
+    with pytest.raises(SessionError, match=f"{phase}|training"):
+        pair.compute.check(Kind.ACTIVATION, meta, seq=pair.compute.next_in)

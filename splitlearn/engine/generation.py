@@ -1,0 +1,128 @@
+"""A text gone on with through the split model, token by token, each party keeping its own layers' cache.
+
+The loop is transformers' own `generate` over the local model, in a greenlet that stands still at each
+remote stage. The first message has the rows of the whole prompt, each later one those of the newest
+token; how many tokens the peers have already follows from lengths and width, and their sessions hold
+us to it. No beams: a peer's cache is never put in another order.
+"""
+
+# B texts of equal length, T new tokens, S tokens so far, D width at a cut
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from greenlet import greenlet
+from torch import Tensor, nn
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+
+from splitlearn.engine.line import Line
+from splitlearn.engine.seeds import Draws
+from splitlearn.roles import Kind
+from splitlearn.tasks.batches import Batch
+from splitlearn.wire.messages import StepTensor
+
+__all__ = ["Sampling", "go_on"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen. tokens: most that are added to a text. temperature: 0 takes the most
+    likely one; else tokens are drawn, from those that together have the probability top_p, by `seed`.
+    """
+
+    tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def config(self, model: PreTrainedModel) -> GenerationConfig:
+        """The same for transformers; of the model's own settings only where a text ends."""
+        own = model.generation_config
+        end = getattr(own, "eos_token_id", None) or model.config.eos_token_id
+        first = end[0] if isinstance(end, list) else end
+        drawn = {"temperature": self.temperature, "top_p": self.top_p, "top_k": 0}
+        return GenerationConfig(  # type: ignore[no-untyped-call]
+            max_new_tokens=self.tokens,
+            do_sample=self.temperature > 0,
+            use_cache=True,
+            eos_token_id=end,
+            pad_token_id=first,
+            **(drawn if self.temperature > 0 else {}),
+        )
+
+
+def go_on(
+    local: PreTrainedModel,
+    lines: Sequence[Line],
+    ids_BT: Tensor,
+    *,
+    step: int,
+    sampling: Sampling,
+    told: Callable[[int], None] = lambda _: None,
+) -> Tensor:
+    """The texts with what the model adds to them, (B, S).
+
+    lines: the compute parties, in the order of their layers. step: optimiser steps done. told: hears how
+    many tokens have been added.
+    """
+    draws = Draws(sampling.seed)
+    texts, had = ids_BT.shape
+    own, local.generation_config = local.generation_config, sampling.config(local)
+    generate: Callable[..., Tensor] = GenerationMixin.generate
+    inputs = {"input_ids": ids_BT, "attention_mask": torch.ones_like(ids_BT)}
+    work = greenlet(lambda: generate(local, **inputs))
+    with torch.no_grad(), _embedded(local) as embedded:
+        try:
+            with draws.drawing():
+                left = work.switch()
+            tokens = 0
+            while not work.dead:
+                new_BT = embedded.pop()
+                width = new_BT.shape[1]
+                tokens += width
+                batch = Batch({"input_ids": new_BT}, labels={}, lengths=(width,) * texts, items=0)
+                place = StepTensor(
+                    step=step,
+                    micro_batch=0,
+                    micro_batches=1,
+                    phase="generate",
+                    width=width,
+                    packed=False,
+                    lengths=(tokens,) * texts,
+                    reply_to=0,
+                )
+                for line in lines:
+                    line.tensors.send(Kind.ACTIVATION, left, batch, place)
+                    entered = line.tensors.receive(Kind.OUTPUT, batch, place)
+                    with draws.drawing():
+                        left = work.switch(entered)
+                told(tokens - had + 1)
+                for line in lines:
+                    line.settle_if_due()
+        finally:
+            local.generation_config = own
+            if (
+                not work.dead
+            ):  # in here, or whether gradients are kept would be left as it stands there
+                work.throw()
+    result: Tensor = left
+    return result
+
+
+@contextmanager
+def _embedded(local: PreTrainedModel) -> Iterator[list[Tensor]]:
+    """The ids that the newest forward began with: what the gate compares its rows with."""
+    seen: list[Tensor] = []
+    words = local.get_input_embeddings()
+    assert isinstance(words, nn.Module)
+
+    def look(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+        seen[:] = [args[0]]
+
+    hook = words.register_forward_pre_hook(look)
+    try:
+        yield seen
+    finally:
+        hook.remove()

@@ -1,0 +1,33 @@
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from splitlearn.errors import ManifestError
+from splitlearn.tasks.prompts import encode_prompts
+
+
+def test_each_text_is_by_itself_and_not_at_its_end(gpt2_folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(gpt2_folder)
+    texts = ["a film", "фильм<|end|>"]
+    one, other = encode_prompts(texts, tokenizer=tokenizer, tokens=4, limit=48)
+    assert one.tolist() == [tokenizer("a film")["input_ids"]]
+    assert other.tolist() == [tokenizer("фильм")["input_ids"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "told"),
+    [
+        (" ", 4, "prompt 2 of 2 has no token"),
+        ("<|end|>", 4, "prompt 2 of 2 has no token"),
+        ("a film", 48, "and 48 more are asked for; the model has 48 positions"),
+    ],
+)
+def test_a_text_that_cannot_be_gone_on_with_is_named(
+    gpt2_folder: Path, text: str, tokens: int, told: str
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(gpt2_folder)
+    with pytest.raises(ManifestError, match=told):
+        encode_prompts(
+            ["a" if tokens == 4 else text, text], tokenizer=tokenizer, tokens=tokens, limit=48
+        )
