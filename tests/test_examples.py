@@ -38,6 +38,7 @@ SAYS = {
         "logs of hub and anna: exit 0, ",
         "logs of hub and bert: exit 0, ",
     ],
+    "08_your_own_loop.py": ["losses             equal to the bit", "evaluation: split 0."],
 }
 
 
