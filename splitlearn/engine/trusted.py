@@ -29,6 +29,7 @@ from splitlearn.engine.events import (
     Saved,
     SentWeights,
     StepDone,
+    Watched,
 )
 from splitlearn.engine.exchange import rows_in
 from splitlearn.engine.flight import Flight, pause_at_cut
@@ -40,6 +41,7 @@ from splitlearn.engine.passage import Passage
 from splitlearn.engine.plain import logits_of
 from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.stale import Stretch
+from splitlearn.engine.watching import Watch
 from splitlearn.errors import SessionError
 from splitlearn.pipeline import ORDERS, Action, Op
 from splitlearn.roles import Kind
@@ -91,6 +93,7 @@ class TrustedEngine:
             for hop, peer in zip(run.hops, peers, strict=True)
         ]
         self._begun = False
+        self._watch: Watch | None = None
         # Optimiser steps done: a conversation leaves those out that were done without its peer.
         self._next_step = 0
         self._outputs = (
@@ -124,8 +127,12 @@ class TrustedEngine:
                 total[kind] = [before[0] + lost, before[1] + count]
         return total
 
-    def train(self, steps: Callable[[int], Sequence[Batch]]) -> None:
-        """Train to the schedule's end; a peer that comes back as a new process only costs time."""
+    def train(self, steps: Callable[[int], Sequence[Batch]], *, watch: Watch | None = None) -> None:
+        """Train to the schedule's end, or to that of the watch's patience. Not with staleness and a watch.
+
+        A peer that comes back as a new process only costs time.
+        """
+        self._watch = watch
         self._surviving_restarts(lambda: self._train(steps))
 
     def evaluate(self, batches: Sequence[Batch]) -> list[dict[str, Tensor]]:
@@ -195,6 +202,8 @@ class TrustedEngine:
         self._stepper.clear()
         self._next_step = step
         self.losses = _floats(extra.get("losses"))
+        if self._watch is not None:
+            self._watch.restore(extra.get("scores"))
         for line in self._lines:
             line.ready()
             self._observe(Began(step, line.name))
@@ -234,7 +243,7 @@ class TrustedEngine:
         set_training(self.run.local, training=True)
         total = self.run.offer.schedule.total_steps
         stretch = self._stretch() if self.run.offer.schedule.staleness else None
-        while (step := self._next_step) < total:
+        while (step := self._next_step) < total and not self._stopped:
             if stretch is None:
                 self._train_step(steps(step))
                 for line in self._lines:
@@ -244,13 +253,26 @@ class TrustedEngine:
                 stretch.work(steps, first=step)
                 self._next_step = self._lines[0].talk.session.next_step
             done = self._next_step
-            if done % self.run.every == 0 or done == total:
+            self._look(done)
+            if done % self.run.every == 0 or done == total or self._stopped:
                 self._save(done)
                 for line in self._lines:
                     line.save(done)
                 for line in self._lines:
                     line.saved()
                 self._observe(Saved(done))
+
+    @property
+    def _stopped(self) -> bool:
+        return self._watch is not None and self._watch.stopped
+
+    def _look(self, done: int) -> None:
+        """Score held-out data, where that is due."""
+        if self._watch is None or not self._watch.due(done):
+            return
+        score = self._watch.take(done, list(self._evaluate(self._watch.batches)))
+        set_training(self.run.local, training=True)
+        self._observe(Watched(done, score))
 
     def _stretch(self) -> Stretch:
         """For steps that interleave: the same work, in an order that goes across them."""
@@ -385,9 +407,10 @@ class TrustedEngine:
         )
 
     def _save(self, step: int) -> None:
-        self._checkpoints.save(
-            step, model=self.run.local, stepper=self._stepper, extra={"losses": self.losses}
-        )
+        extra: dict[str, object] = {"losses": self.losses}
+        if self._watch is not None:
+            extra |= {"scores": self._watch.state(), "stopped": self._watch.stopped}
+        self._checkpoints.save(step, model=self.run.local, stepper=self._stepper, extra=extra)
 
 
 def _in_turns(works: Iterable[Iterator[None]]) -> None:

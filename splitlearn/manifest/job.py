@@ -157,6 +157,8 @@ class Job(Table):
     def _deciding_schedule(self) -> dict[str, object]:
         """Of the schedule, what a number depends on; a run may be resumed with another order."""
         exact = {"order", "in_flight", "overlap", "staleness"}
+        if self.schedule.patience is None:  # else the run may end early
+            exact |= {"evaluate_every", "patience"}
         settings = self.schedule.model_dump(exclude=exact)
         if staleness := self.schedule.staleness:
             # A step after a checkpoint's drain uses newer weights than it would without.
@@ -246,6 +248,18 @@ def _impossible(job: Job) -> Iterator[Fault]:
             f"is {schedule.micro_batches}, more than the {schedule.batch_size} examples of a batch; "
             "it takes a whole number from 1 to schedule.batch_size",
         )
+    if schedule.patience is not None and schedule.evaluate_every is None:
+        yield Fault("schedule.patience", "counts scores; give schedule.evaluate_every too")
+    if schedule.evaluate_every is not None:
+        if job.data.evaluate is None:
+            yield Fault(
+                "schedule.evaluate_every", "scores data.evaluate, which is missing; name it"
+            )
+        if schedule.staleness:
+            yield Fault(
+                "schedule.evaluate_every",
+                "has to stop between two steps, which schedule.staleness interleaves; leave one out",
+            )
     if schedule.steps is not None and schedule.warmup_steps > schedule.steps:
         yield Fault(
             "schedule.warmup_steps",

@@ -310,6 +310,18 @@ class ScheduleTable(Table):
             "to 4; each keeps a copy more of what trains"
         ),
     )
+    evaluate_every: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000_000,
+        description="a whole number of steps from 1 up, after each of which held-out data are scored",
+    )
+    patience: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="a whole number of such scores in a row, none of them better, that end the run",
+    )
     overlap: bool = Field(
         default=True,
         description="true: encode, log and send beside the sums; false: all in turn, so that a log "
