@@ -26,6 +26,7 @@ from splitlearn.engine.events import (
     Saved,
     SentWeights,
     StepDone,
+    Watched,
 )
 
 __all__ = ["INTERRUPTED", "Display", "console", "interruptible", "size"]
@@ -108,6 +109,8 @@ class Display:
                 self._at(event.step + 1, f"loss {event.loss:.4f}{moved}")
             case Evaluated(done):
                 self._at(done, "")
+            case Watched(step, score):
+                console.print(f"step {step}: score {score:.4f}", markup=False)
             case Answered(step):
                 self._at(step + 1, "")
             case Saved(step):

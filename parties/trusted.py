@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from parties.lines import InHand
     from splitlearn.engine.prepare import Prepared
     from splitlearn.engine.trusted import TrustedEngine
+    from splitlearn.engine.watching import Watch
     from splitlearn.manifest import Job
     from splitlearn.policy.accounting import Guarantee
 
@@ -73,11 +74,12 @@ def train(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
 
         console.print("reading data and model", markup=False)
         prepared = prepare(manifest)
+        watch = _watch(manifest, prepared)
         if (told := outlook(manifest)) is not None:
             console.print(told, markup=False)
         with _at_work(manifest, prepared, what="training", total=prepared.data.steps.total) as work:
             write_canaries(logs_of(manifest), prepared, max_length=manifest.data.max_length)
-            work.engine.train(prepared.data.steps)
+            work.engine.train(prepared.data.steps, watch=watch)
             scores = {}
             if manifest.data.evaluate is not None:
                 work.display.begin("evaluating", total=len(prepared.data.evaluation))
@@ -216,12 +218,13 @@ def _export(manifest: "Job", *, to: Path) -> None:
     prepared = prepare(manifest)
     run, total = prepared.run, prepared.data.steps.total
     checkpoints = Checkpoints(manifest.run.folder / "checkpoints")
-    if total not in checkpoints.held():
+    newest = checkpoints.held()[-1] if checkpoints.held() else 0
+    if newest != total and not (newest and checkpoints.noted(newest).get("stopped")):
         raise ManifestError(
             f"{manifest.run.folder} holds no finished run of {total} steps; run splitlearn trusted "
             f"train {manifest.file} to its end first"
         )
-    checkpoints.load(total, model=run.local, stepper=Stepper(None, None))
+    checkpoints.load(newest, model=run.local, stepper=Stepper(None, None))
     state = {
         name: tensor
         for hop in run.hops
@@ -229,7 +232,7 @@ def _export(manifest: "Job", *, to: Path) -> None:
         for name, tensor in group.items()
     }
     if run.offer.trains_trunk:
-        state |= _trained_trunk(manifest, prepared)
+        state |= _trained_trunk(manifest, prepared, step=newest)
     save_run(to, job=manifest, prepared=prepared, state=state)
 
 
@@ -350,6 +353,33 @@ def _scores(prepared: "Prepared", engine: "TrustedEngine") -> dict[str, float]:
     return scorer.result()
 
 
+def _watch(manifest: "Job", prepared: "Prepared") -> "Watch | None":
+    """Scores during training, where the job asks for them: the first of the task's."""
+    from splitlearn.engine.watching import Watch
+    from splitlearn.tasks import Scorer
+
+    schedule, held_out = manifest.schedule, prepared.data.held_out
+    if schedule.evaluate_every is None or held_out is None:
+        return None
+
+    def score(outputs: "Sequence[Mapping[str, Tensor]]") -> float:
+        scorer = Scorer(held_out)
+        for each in outputs:
+            scorer.add(each)
+        return next(iter(scorer.result().values()))
+
+    # Of all tasks' first scores this one alone is a loss.
+    lower = manifest.model.task == "causal-language-modelling"
+
+    return Watch(
+        prepared.data.evaluation,
+        every=schedule.evaluate_every,
+        score=score,
+        patience=schedule.patience,
+        lower=lower,
+    )
+
+
 def _offered(prepared: "Prepared", *, to: Literal["evaluate", "generate"]) -> "Prepared":
     """The same run, offered for that only."""
     from dataclasses import replace
@@ -362,12 +392,12 @@ def _offered(prepared: "Prepared", *, to: Literal["evaluate", "generate"]) -> "P
     return replace(prepared, run=run)
 
 
-def _trained_trunk(manifest: "Job", prepared: "Prepared") -> "dict[str, Tensor]":
+def _trained_trunk(manifest: "Job", prepared: "Prepared", *, step: int) -> "dict[str, Tensor]":
     """The trunk as the compute parties trained it: fetched once, then kept in the run folder."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file, save_file
 
-    path = manifest.run.folder / _TRUNK.format(step=prepared.data.steps.total)
+    path = manifest.run.folder / _TRUNK.format(step=step)
     try:
         if path.exists():
             return load_file(path)

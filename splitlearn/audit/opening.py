@@ -22,7 +22,8 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
     number of a message they name it in either log.
     cut: first and last layer of the trunk; bottlenecks: method and rank of the lower and the upper
     cut; layers, bases: digests of the trunk's weights and of its bottlenecks'. codec_bases: of the bases
-    that codecs work in. vocabulary: number of token ids, where this party knows it.
+    that codecs work in. codec_stages: codecs that come after, by first step. vocabulary: number of token
+    ids, where this party knows it.
 
     A conversation in which a generator streams ids has no cut: it has the round's number and the digest
     of the vocabulary in their place.
@@ -47,6 +48,7 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
     bottlenecks: tuple[str, str] | msgspec.UnsetType = msgspec.UNSET
     codecs: dict[str, str]
     codec_bases: Digest | None = None
+    codec_stages: dict[str, dict[str, str]] | msgspec.UnsetType = msgspec.UNSET
     vocabulary: int | None = None
     round: Bytes | msgspec.UnsetType = msgspec.UNSET
     vocabulary_digest: Digest | msgspec.UnsetType = msgspec.UNSET
@@ -104,4 +106,9 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
             ),
             codecs=msgspec.structs.asdict(offer.codecs),
             codec_bases=offer.bases,
+            codec_stages={
+                str(stage.step): msgspec.structs.asdict(stage.codecs)
+                for stage in offer.detail.stages
+            }
+            or msgspec.UNSET,
         )

@@ -204,6 +204,7 @@ _AGREED = (
     "bottlenecks",
     "codecs",
     "codec_bases",
+    "codec_stages",
 )
 
 

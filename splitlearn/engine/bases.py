@@ -52,6 +52,16 @@ def expected_bases(offer: Offer, *, width: int) -> dict[str, Tensor]:
             continue
         out[f"{kind.value}.mean"] = torch.empty(width, device="meta")
         out[f"{kind.value}.vectors"] = torch.empty(width, width, dtype=torch.float16, device="meta")
+    for stage in offer.detail.stages:
+        for kind in _STEP_KINDS:
+            name = getattr(stage.codecs, kind.value)
+            # What a stage did not name is as before it.
+            if (links(name) or needs_basis(name)) and name != getattr(offer.codecs, kind.value):
+                raise WireError(
+                    f"the peer names codec {name} for {kind.value}s of a later stage, which it is not for"
+                )
+            if not needs_basis(name):
+                build(name)
     return out
 
 
@@ -59,9 +69,11 @@ def codecs_of(names: Mapping[str, str], state: Mapping[str, Tensor]) -> dict[Kin
     """The codec of each kind of tensor. names: by kind, as an offer has them; state: of the bases."""
     out: dict[Kind, Codec] = {}
     for kind in _STEP_KINDS:
-        mean = state.get(f"{kind.value}.mean")
-        basis = None if mean is None else Basis(mean, state[f"{kind.value}.vectors"].float())
-        out[kind] = build(names[kind.value], basis=basis)
+        named, mean = names[kind.value], state.get(f"{kind.value}.mean")
+        basis = None
+        if mean is not None and needs_basis(named):
+            basis = Basis(mean, state[f"{kind.value}.vectors"].float())
+        out[kind] = build(named, basis=basis)
     return out
 
 

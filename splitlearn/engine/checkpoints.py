@@ -93,6 +93,15 @@ class Checkpoints:
             ) from error
         return extra
 
+    def noted(self, step: int) -> dict[str, object]:
+        """What was saved as extra with the state after `step`. ManifestError if it cannot be read."""
+        place = self.folder / str(step)
+        try:
+            extra: dict[str, object] = json.loads((place / _STATE).read_text())["extra"]
+        except (OSError, ValueError, KeyError) as error:
+            raise ManifestError(f"checkpoint {place} cannot be used: {error}") from error
+        return extra
+
     def drop_after(self, step: int) -> None:
         """Remove the checkpoints newer than `step`: the run goes on from there."""
         for newer in self.held():

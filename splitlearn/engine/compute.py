@@ -99,7 +99,7 @@ class _Loaded:
     ) -> Codec:
         """The codec of a message about the examples of an activation, whose metadata are `meta`."""
         spans = spans_of(meta, lengths=meta.lengths)
-        return self.coders.of(kind, phase=meta.phase, samples=samples, spans=spans)
+        return self.coders.of(kind, phase=meta.phase, step=meta.step, samples=samples, spans=spans)
 
     def going_on(self, meta: StepTensor) -> TrunkCache | None:
         """The cache that new tokens of texts belong to; none in other phases.
@@ -191,8 +191,8 @@ class ComputeEngine:
             needs, bases = (*needs, "bases"), {}
         talk.say(Kind.ACCEPT, Accept(loaded.checkpoints.held(), needs, talk.gate.witness.held))
         step, received = _take_weights(talk, loaded, place, needs, expected=expected)
-        loaded.agreed = Coders(
-            msgspec.structs.asdict(offer.codecs),
+        loaded.agreed = Coders.of_offer(
+            offer,
             received if "bases" in needs else bases,
             kept=Kept(place.checkpoints.parent, limit_bytes=place.cache_bytes),
         )

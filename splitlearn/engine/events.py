@@ -14,6 +14,7 @@ __all__ = [
     "Saved",
     "SentWeights",
     "StepDone",
+    "Watched",
 ]
 
 
@@ -52,6 +53,14 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
+class Watched:
+    """Held-out data were scored during training, after `step` steps."""
+
+    step: int
+    score: float
+
+
+@dataclass(frozen=True)
 class Saved:
     """Both parties hold a checkpoint after `step` steps."""
 
@@ -79,5 +88,7 @@ class Answered:
     step: int
 
 
-Event = Answered | Began | SentWeights | StepDone | Evaluated | Saved | RolledBack | Finished
+Event = (
+    Answered | Began | SentWeights | StepDone | Evaluated | Watched | Saved | RolledBack | Finished
+)
 Observe = Callable[[Event], None]

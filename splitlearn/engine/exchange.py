@@ -110,7 +110,9 @@ class Exchange:
                 samples = self._named[key] = self._namer.name(batch.samples, spans=spans)
             elif kind is Kind.OUTPUT:
                 samples = self._named.pop(key)
-        return self._coders.of(kind, phase=place.phase, samples=samples, spans=spans)
+        return self._coders.of(
+            kind, phase=place.phase, step=place.step, samples=samples, spans=spans
+        )
 
 
 def rows_in(batch: Batch, place: StepTensor) -> int:

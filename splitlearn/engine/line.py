@@ -90,9 +90,7 @@ class Line:
         self.sent: Counter[Kind] = Counter()
         self.received: Counter[Kind] = Counter()
         self.errors: dict[Kind, list[float]] = {}
-        self._coders = Coders(
-            msgspec.structs.asdict(hop.offer.codecs), hop.groups.get("bases", {}), kept=kept
-        )
+        self._coders = Coders.of_offer(hop.offer, hop.groups.get("bases", {}), kept=kept)
         self._linking, self._cache_bytes = linking, kept.limit_bytes
         self._talk: Talk | None = None
         self._exchange: Exchange | None = None

@@ -11,10 +11,10 @@ finds no room is not kept, rather than dropping what is: every example comes onc
 import hashlib
 import os
 import struct
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ class Outputs:
         self._context = hashlib.blake2b(decides.encode(), digest_size=_KEY_BYTES).digest()
         self._places: dict[bytes, tuple[int, int, int, bytes]] = {}
         self._end = 0
-        self._file: BinaryIO | None = None
+        self._file: int | None = None
 
     def hold(self, batches: Iterable[Batch]) -> bool:
         """Whether every example of these is kept whole."""
@@ -92,7 +92,7 @@ class Outputs:
         if place is None:
             return None
         at, rows, width, checksum = place
-        data = bytearray(os.pread(file.fileno(), 4 * rows * width, at))
+        data = bytearray(os.pread(file, 4 * rows * width, at))
         if len(data) != 4 * rows * width or _checksum(data) != checksum:
             del self._places[key]
             return None
@@ -105,28 +105,28 @@ class Outputs:
         if self._end + _RECORD.size + len(data) > self._limit:
             return
         checksum = _checksum(data)
-        os.pwrite(file.fileno(), _RECORD.pack(key, rows, width, checksum) + data, self._end)
+        os.pwrite(file, _RECORD.pack(key, rows, width, checksum) + data, self._end)
         self._places[key] = (self._end + _RECORD.size, rows, width, checksum)
         self._end += _RECORD.size + len(data)
 
-    def _opened(self) -> BinaryIO:
+    def _opened(self) -> int:
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-            self._file = os.fdopen(fd, "r+b", buffering=0)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            weakref.finalize(self, os.close, self._file)
             self._index(self._file)
         return self._file
 
-    def _index(self, file: BinaryIO) -> None:
+    def _index(self, file: int) -> None:
         """Find what an earlier process left, up to the first record that is not whole."""
-        head, size = _MAGIC + self._context, os.fstat(file.fileno()).st_size
+        head, size = _MAGIC + self._context, os.fstat(file).st_size
         self._end = len(head)
-        if os.pread(file.fileno(), len(head), 0) != head:  # new, or another job's
-            os.ftruncate(file.fileno(), 0)
-            os.pwrite(file.fileno(), head, 0)
+        if os.pread(file, len(head), 0) != head:  # new, or another job's
+            os.ftruncate(file, 0)
+            os.pwrite(file, head, 0)
             return
         while self._end + _RECORD.size <= size:
-            record = os.pread(file.fileno(), _RECORD.size, self._end)
+            record = os.pread(file, _RECORD.size, self._end)
             key, rows, width, checksum = _RECORD.unpack(record)
             begin = self._end + _RECORD.size
             if begin + 4 * rows * width > size:

@@ -62,6 +62,7 @@ from splitlearn.tasks import (
 from splitlearn.tasks.batches import joined_width
 from splitlearn.wire.messages import (
     CodecSpec,
+    CodecStage,
     Detail,
     LoraSpec,
     Offer,
@@ -213,10 +214,30 @@ def _hop(
         bottlenecks=digest(groups["bottlenecks"]),
         bases=digest(groups["bases"]),
         held=(),
-        detail=Detail(lora=lora, side=side, repeats=job.cut.keeps_outputs),
+        detail=Detail(
+            lora=lora,
+            side=side,
+            repeats=job.cut.keeps_outputs,
+            stages=_stages(job, party=party, steps=steps),
+        ),
     )
     back = cut.exit(width) if side is None else len(side.taps) * side.rank
     return Hop(offer, groups, cut.entrance(width), back)
+
+
+def _stages(job: Job, *, party: int, steps: int) -> tuple[CodecStage, ...]:
+    """Later codecs by their first step; ManifestError for a stage that would begin with no step."""
+    made = list[CodecStage]()
+    for stage, codec in zip(job.codec.stage, job.codec.later, strict=True):
+        first = stage.step(total=steps)
+        if first >= steps or (made and first <= made[-1].step):
+            raise job.fault(
+                "codec.stage.after",
+                f"is {stage.after}, which is step {first} of {steps} here and leaves a stage without a step; "
+                "lower it, or leave the stage out",
+            )
+        made.append(CodecStage(first, CodecSpec(**codecs_at(job, party=party, codec=codec))))
+    return tuple(made)
 
 
 def _beside(

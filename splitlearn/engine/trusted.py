@@ -10,7 +10,7 @@ newest checkpoint that all parties hold, with the same numbers.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import islice
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers.utils.generic import ModelOutput
 
 from splitlearn.channel.base import PeerRestarted
+from splitlearn.engine.agreement import agree, in_turns
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.coders import Phase
 from splitlearn.engine.events import (
@@ -28,8 +29,8 @@ from splitlearn.engine.events import (
     Observe,
     RolledBack,
     Saved,
-    SentWeights,
     StepDone,
+    Watched,
 )
 from splitlearn.engine.exchange import rows_in
 from splitlearn.engine.flight import Flight, pause_at_cut
@@ -42,14 +43,14 @@ from splitlearn.engine.passage import Passage
 from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.stale import Stretch
 from splitlearn.engine.tied import Tied
-from splitlearn.errors import SessionError
+from splitlearn.engine.watching import Watch
 from splitlearn.pipeline import ORDERS, Action, Op
 from splitlearn.roles import Kind
 from splitlearn.split.freeze import set_training
 from splitlearn.split.stage import RemoteStage
 from splitlearn.tasks.batches import Batch
 from splitlearn.tasks.score import told
-from splitlearn.wire.messages import Accept, StepTensor
+from splitlearn.wire.messages import StepTensor
 
 __all__ = ["EVALUATION_GROUP", "TrustedEngine"]
 
@@ -95,6 +96,7 @@ class TrustedEngine:
             for hop, peer in zip(run.hops, peers, strict=True)
         ]
         self._begun = False
+        self._watch: Watch | None = None
         # Optimiser steps done: a conversation leaves those out that were done without its peer.
         self._next_step = 0
         self._outputs = (
@@ -128,8 +130,12 @@ class TrustedEngine:
                 total[kind] = [before[0] + lost, before[1] + count]
         return total
 
-    def train(self, steps: Callable[[int], Sequence[Batch]]) -> None:
-        """Train to the schedule's end; a peer that comes back as a new process only costs time."""
+    def train(self, steps: Callable[[int], Sequence[Batch]], *, watch: Watch | None = None) -> None:
+        """Train to the schedule's end, or to that of the watch's patience. Not with staleness and a watch.
+
+        A peer that comes back as a new process only costs time.
+        """
+        self._watch = watch
         self._surviving_restarts(lambda: self._train(steps))
 
     def evaluate(self, batches: Sequence[Batch]) -> list[dict[str, Tensor]]:
@@ -168,7 +174,7 @@ class TrustedEngine:
             self._begin()
             for line in self._lines:
                 line.finish(fetch=fetch)
-            _in_turns([line.parting(trunk) for line in self._lines])
+            in_turns([line.parting(trunk) for line in self._lines])
             self._observe(Finished(self._next_step))
 
         self._surviving_restarts(work)
@@ -201,59 +207,27 @@ class TrustedEngine:
         if not self._checkpoints.held():
             self._save(0)
         mine = self._checkpoints.held()
-        for line in self._lines:
-            line.begin(mine)
-        accepts = [line.accepted() for line in self._lines]
-        step = self._common(mine, accepts)
-        _in_turns([self._sending(line, a) for line, a in zip(self._lines, accepts, strict=True)])
-        for line in self._lines:
-            line.resume(step)
+        trains = run.offer.purpose == "train"
+        step = agree(self._lines, mine, trains=trains, observe=self._observe)
         extra = self._checkpoints.load(step, model=run.local, stepper=self._stepper)
-        if run.offer.purpose == "train":
+        if trains:
             self._checkpoints.drop_after(step)
         self._stepper.clear()
         self._next_step = step
         self.losses = _floats(extra.get("losses"))
+        if self._watch is not None:
+            self._watch.restore(extra.get("scores"))
         for line in self._lines:
             line.ready()
             self._observe(Began(step, line.name))
         self._begun = True
-
-    def _common(self, mine: Sequence[int], accepts: Sequence[Accept]) -> int:
-        """The newest step that all hold. A run that trains may always begin anew at 0."""
-        always = {0} & set(mine) if self.run.offer.purpose == "train" else set[int]()
-        common = set(mine)
-        for line, accept in zip(self._lines, accepts, strict=True):
-            shared = set(mine) & set(accept.held) | always
-            if not shared:
-                raise SessionError(
-                    f"{line.name} holds no checkpoint of this run that we hold too (ours are "
-                    f"{tuple(mine)}, theirs {accept.held}); it lost them, or the run is another one: "
-                    "begin anew with another run.folder"
-                )
-            common &= shared
-        if not common:
-            held = ", ".join(
-                f"{line.name} {accept.held}"
-                for line, accept in zip(self._lines, accepts, strict=True)
-            )
-            raise SessionError(
-                f"no checkpoint of this run is held by all (ours are {tuple(mine)}; {held}); begin "
-                "anew with another run.folder"
-            )
-        return max(common)
-
-    def _sending(self, line: Line, accept: Accept) -> Iterator[None]:
-        for index, count in line.send_weights(accept):
-            self._observe(SentWeights(index, count))
-            yield
 
     def _train(self, steps: Callable[[int], Sequence[Batch]]) -> None:
         self._begin()
         set_training(self.run.local, training=True)
         total = self.run.offer.schedule.total_steps
         stretch = self._stretch() if self.run.offer.schedule.staleness else None
-        while (step := self._next_step) < total:
+        while (step := self._next_step) < total and not self._stopped:
             if stretch is None:
                 self._train_step(steps(step))
                 for line in self._lines:
@@ -263,13 +237,26 @@ class TrustedEngine:
                 stretch.work(steps, first=step)
                 self._next_step = self._lines[0].talk.session.next_step
             done = self._next_step
-            if done % self.run.every == 0 or done == total:
+            self._look(done)
+            if done % self.run.every == 0 or done == total or self._stopped:
                 self._save(done)
                 for line in self._lines:
                     line.save(done)
                 for line in self._lines:
                     line.saved()
                 self._observe(Saved(done))
+
+    @property
+    def _stopped(self) -> bool:
+        return self._watch is not None and self._watch.stopped
+
+    def _look(self, done: int) -> None:
+        """Score held-out data, where that is due."""
+        if self._watch is None or not self._watch.due(done):
+            return
+        score = self._watch.take(done, list(self._evaluate(self._watch.batches)))
+        set_training(self.run.local, training=True)
+        self._observe(Watched(done, score))
 
     def _stretch(self) -> Stretch:
         """For steps that interleave: the same work, in an order that goes across them."""
@@ -418,19 +405,10 @@ class TrustedEngine:
         )
 
     def _save(self, step: int) -> None:
-        self._checkpoints.save(
-            step, model=self.run.local, stepper=self._stepper, extra={"losses": self.losses}
-        )
-
-
-def _in_turns(works: Iterable[Iterator[None]]) -> None:
-    """A piece of each in turn to the end: no party waits while another gets or sends all its weights."""
-    waiting = list(works)
-    while waiting:
-        waiting = [work for work in waiting if next(work, _DONE) is not _DONE]
-
-
-_DONE = object()
+        extra: dict[str, object] = {"losses": self.losses}
+        if self._watch is not None:
+            extra |= {"scores": self._watch.state(), "stopped": self._watch.stopped}
+        self._checkpoints.save(step, model=self.run.local, stepper=self._stepper, extra=extra)
 
 
 def _floats(values: object) -> list[float]:

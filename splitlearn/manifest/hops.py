@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from splitlearn.manifest.chains import links, needs_basis
 from splitlearn.manifest.fields import Fault, peer_faults
+from splitlearn.manifest.tables import CodecTable
 
 if TYPE_CHECKING:
     from splitlearn.manifest.job import Job
@@ -21,9 +22,12 @@ MAX_PARTIES = 16
 INNER = frozenset({"inner", "inner_gradient"})
 
 
-def codecs_at(job: "Job", *, party: int) -> dict[str, str]:
-    """The codec of each kind of tensor between the trusted party and compute party number `party`."""
-    codec, last = job.codec, len(job.chain)
+def codecs_at(job: "Job", *, party: int, codec: CodecTable | None = None) -> dict[str, str]:
+    """The codec of each kind of tensor between the trusted party and compute party number `party`.
+
+    codec: of a later stage; else those that the run begins with.
+    """
+    codec, last = codec or job.codec, len(job.chain)
     return {
         "activation": codec.inner if party else codec.activation,
         "output": codec.inner if party < last else codec.output,

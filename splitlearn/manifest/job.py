@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import Field, PrivateAttr
 
 from splitlearn.errors import ManifestError
-from splitlearn.manifest.chains import links, needs_basis, remembers
+from splitlearn.manifest.chains import links, remembers
+from splitlearn.manifest.coding import codec_faults
 from splitlearn.manifest.cuts import cut_faults
 from splitlearn.manifest.fields import (
     ChainTable,
@@ -133,6 +134,7 @@ class Job(Table):
                 "codec": self.codec.model_dump(
                     exclude={
                         "public_text",
+                        *(() if self.codec.stage else ("stage",)),
                         *(() if self._links else ("cache_mb",)),
                         *(() if self.chain else INNER),
                     }
@@ -161,6 +163,8 @@ class Job(Table):
     def _deciding_schedule(self) -> dict[str, object]:
         """Of the schedule, what a number depends on; a run may be resumed with another order."""
         exact = {"order", "in_flight", "overlap", "staleness"}
+        if self.schedule.patience is None:  # else the run may end early
+            exact |= {"evaluate_every", "patience"}
         settings = self.schedule.model_dump(exclude=exact)
         if staleness := self.schedule.staleness:
             # A step after a checkpoint's drain uses newer weights than it would without.
@@ -177,8 +181,11 @@ class Job(Table):
 
     @property
     def _codecs(self) -> tuple[str, ...]:
-        codec = self.codec
-        return (codec.activation, codec.output, codec.gradient, codec.input_gradient)
+        return tuple(
+            name
+            for codec in (self.codec, *self.codec.later)
+            for name in (codec.activation, codec.output, codec.gradient, codec.input_gradient)
+        )
 
     def inputs_digest(self) -> str:
         """SHA-256, hex, of the contents that decide the numbers: training data, public texts, label
@@ -237,7 +244,7 @@ def _impossible(job: Job) -> Iterator[Fault]:
     yield from chain_faults(job)
     yield from _data_faults(job)
     yield from cut_faults(job)
-    yield from _codec_faults(job)
+    yield from codec_faults(job)
     yield from _privacy_faults(job)
     schedule = job.schedule
     if (schedule.epochs is None) == (schedule.steps is None):
@@ -248,6 +255,18 @@ def _impossible(job: Job) -> Iterator[Fault]:
             f"is {schedule.micro_batches}, more than the {schedule.batch_size} examples of a batch; "
             "it takes a whole number from 1 to schedule.batch_size",
         )
+    if schedule.patience is not None and schedule.evaluate_every is None:
+        yield Fault("schedule.patience", "counts scores; give schedule.evaluate_every too")
+    if schedule.evaluate_every is not None:
+        if job.data.evaluate is None:
+            yield Fault(
+                "schedule.evaluate_every", "scores data.evaluate, which is missing; name it"
+            )
+        if schedule.staleness:
+            yield Fault(
+                "schedule.evaluate_every",
+                "has to stop between two steps, which schedule.staleness interleaves; leave one out",
+            )
     if schedule.steps is not None and schedule.warmup_steps > schedule.steps:
         yield Fault(
             "schedule.warmup_steps",
@@ -276,51 +295,6 @@ def _data_faults(job: Job) -> Iterator[Fault]:
         yield Fault("model.labels", f"has no use in {task}; leave it out")
     if labels is not None and len(set(labels)) < len(labels):
         yield Fault("model.labels", "names a label twice; it takes different names")
-
-
-def _codec_faults(job: Job) -> Iterator[Fault]:
-    narrow = {"activation": job.cut.lower, "output": job.cut.upper}
-    used = False
-    for kind in ("activation", "output", "gradient", "input_gradient"):
-        if not needs_basis(name := getattr(job.codec, kind)):
-            continue
-        used = True
-        if kind not in narrow:
-            yield Fault(
-                f"codec.{kind}",
-                f"is {name}, and gradients gain next to nothing from a basis; take "
-                f"{name.removeprefix('pca-') if 'transform' in name else 'a codec without pca-'}",
-            )
-        elif narrow[kind].method != "none" or (kind, job.cut.mode) == ("output", "side"):
-            yield Fault(
-                f"codec.{kind}",
-                f"is {name}, and what a low-rank cut sends has no basis; take a codec without pca-",
-            )
-        elif job.codec.public_text is None:
-            yield Fault(
-                "codec.public_text", f"is missing; codec {name} takes a file with one text a line"
-            )
-    if job.codec.public_text is not None and not used:
-        yield Fault("codec.public_text", "has a use with a pca- codec only; leave it out")
-    for kind in ("gradient", "input_gradient"):
-        if links(name := getattr(job.codec, kind)):
-            yield Fault(
-                f"codec.{kind}",
-                f"is {name}, and a gradient has little in common with that of an epoch before; take "
-                f"{name.removeprefix('delta-')}",
-            )
-    if links(job.codec.output) and not links(job.codec.activation):
-        yield Fault(
-            "codec.output",
-            f"is {job.codec.output}, and only an activation in a delta- codec says which sample is "
-            f"which; take {job.codec.output.removeprefix('delta-')}, or a delta- codec for both",
-        )
-    if job.canary.file is not None and links(job.codec.activation):
-        yield Fault(
-            "canary.file",
-            f"has no use with codec.activation {job.codec.activation}: a kept frame alone does not "
-            "say what the peer can put together; leave it out or take another codec",
-        )
 
 
 def _privacy_faults(job: Job) -> Iterator[Fault]:

@@ -1,5 +1,6 @@
 """The tables of job.toml: keys, types, bounds, defaults and what to tell who got one wrong."""
 
+import math
 from typing import Literal
 
 from pydantic import Field
@@ -31,6 +32,7 @@ __all__ = [
     "RunTable",
     "ScheduleTable",
     "SideTable",
+    "StageTable",
     "Task",
 ]
 
@@ -202,6 +204,31 @@ class CutTable(Table):
         return self.mode in GRADIENTS
 
 
+class StageTable(Table):
+    """Codecs that take the place of those before, for the rest of the run; others stay."""
+
+    after: int | float = Field(
+        gt=0,
+        le=10_000_000,
+        description="a whole number of steps from 1 up, or a share of all steps between 0 and 1",
+    )
+    activation: CodecField | None = Field(default=None, description=_CHAIN)
+    output: CodecField | None = Field(default=None, description=_CHAIN)
+    gradient: CodecField | None = Field(default=None, description=_CHAIN)
+    input_gradient: CodecField | None = Field(default=None, description=_CHAIN)
+    inner: CodecField | None = Field(default=None, description=_CHAIN)
+    inner_gradient: CodecField | None = Field(default=None, description=_CHAIN)
+
+    def step(self, *, total: int) -> int:
+        """The first step, counted from 0, with these codecs, of `total`."""
+        return self.after if isinstance(self.after, int) else math.ceil(self.after * total)
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The codecs that this stage names, by key."""
+        return self.model_dump(exclude={"after"}, exclude_none=True)
+
+
 class CodecTable(Table):
     """How each kind of tensor is written; gradients travel only where a mode sends them.
 
@@ -228,6 +255,21 @@ class CodecTable(Table):
             "are fitted to"
         ),
     )
+    stage: tuple[StageTable, ...] = Field(
+        default=(),
+        strict=False,
+        max_length=8,
+        description="a table [[codec.stage]] for each change of codecs during a run, in order",
+    )
+
+    @property
+    def later(self) -> tuple["CodecTable", ...]:
+        """The codecs of each stage, whole: what it does not name is as before it."""
+        out = list[CodecTable]()
+        for stage in self.stage:
+            before = out[-1] if out else self
+            out.append(before.model_copy(update=stage.named))
+        return tuple(out)
 
 
 class OptimiserTable(Table):
@@ -278,6 +320,18 @@ class ScheduleTable(Table):
             "a whole number of steps that a gradient's weights may be behind, from 0, which is exact, "
             "to 4; each keeps a copy more of what trains"
         ),
+    )
+    evaluate_every: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000_000,
+        description="a whole number of steps from 1 up, after each of which held-out data are scored",
+    )
+    patience: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="a whole number of such scores in a row, none of them better, that end the run",
     )
     overlap: bool = Field(
         default=True,

@@ -7,10 +7,12 @@ reads nothing but a model folder's config.json.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from splitlearn.errors import RefusedError, WireError
 from splitlearn.manifest.chains import Chain, chain_of, links
@@ -32,7 +34,8 @@ class Plan:
     """What of a job decides the messages with one compute party. Zero where it is not known.
 
     party: its name, empty where it does not matter. narrow: a low-rank cut has weights of its own,
-    which the peer cannot have. columns: width or rank of each kind's rows. examples, longest: of the
+    which the peer cannot have. codecs: those that the run begins with; later: of each stage after.
+    columns: width or rank of each kind's rows. examples, longest: of the
     largest micro-batch and of its longest text.
     unknown: sentences about what could not be found out. generates: the model goes on with texts.
     """
@@ -47,6 +50,7 @@ class Plan:
     unknown: tuple[str, ...] = ()
     party: str = ""
     generates: bool = False
+    later: tuple[Mapping[Kind, str], ...] = ()
 
     @property
     def sends_gradients(self) -> bool:
@@ -95,13 +99,16 @@ def plans_of_job(job: "Job") -> tuple[Plan, ...]:
                 mode=cut.mode,
                 returns_input_gradient=returns_at(job, party=party),
                 narrow=bool(lower or upper),
-                codecs={kind: codecs[kind.value] for kind in STEP_KINDS},
+                codecs=_by_kind(codecs),
                 columns=_columns(lower=lower or width, upper=upper or width),
                 # Held-out examples travel a whole batch at a time.
                 examples=largest if job.data.evaluate is None else schedule.batch_size,
                 longest=job.data.max_length,
                 unknown=tuple(unknown),
                 party=peer.party,
+                later=tuple(
+                    _by_kind(codecs_at(job, party=party, codec=codec)) for codec in job.codec.later
+                ),
             )
         )
     return tuple(plans)
@@ -118,18 +125,29 @@ def plan_of_offer(offer: "Offer") -> Plan:
         mode=offer.mode,
         returns_input_gradient=offer.returns_input_gradient,
         narrow=bool(lower or upper),
-        codecs={kind: getattr(offer.codecs, kind.value) for kind in STEP_KINDS},
+        codecs=_by_kind(msgspec.structs.asdict(offer.codecs)),
+        later=tuple(_by_kind(msgspec.structs.asdict(s.codecs)) for s in offer.detail.stages),
         columns=_columns(lower=lower or width, upper=upper or width),
         generates=offer.purpose == "generate",
     )
 
 
 def foresee(policy: Policy, plan: Plan) -> tuple[Verdict, ...]:
-    """A verdict on every kind of message between a trusted party and its compute party."""
-    return tuple(
-        _verdict(policy, _facts(kind, direction, plan=plan), certain=certain)
-        for kind, direction, certain in _needed(plan)
-    )
+    """A verdict on every kind of message between a trusted party and its compute party.
+
+    A kind that changes its codec during the run has one for each.
+    """
+    found = []
+    for kind, direction, certain in _needed(plan):
+        names = [codecs[kind] for codecs in (plan.codecs, *plan.later) if kind in codecs]
+        for name in dict.fromkeys(names) or [""]:
+            staged = replace(plan, codecs={**plan.codecs, kind: name})
+            found.append(_verdict(policy, _facts(kind, direction, plan=staged), certain=certain))
+    return tuple(found)
+
+
+def _by_kind(codecs: Mapping[str, str]) -> dict[Kind, str]:
+    return {kind: codecs[kind.value] for kind in STEP_KINDS}
 
 
 def lasts(verdict: Verdict, *, messages: int) -> int | None:

@@ -17,6 +17,7 @@ __all__ = [
     "Ask",
     "BottleneckSpec",
     "CodecSpec",
+    "CodecStage",
     "Countersigned",
     "CutSpec",
     "Detail",
@@ -167,16 +168,25 @@ class SideSpec(Meta, frozen=True):
     rank: Annotated[int, msgspec.Meta(ge=1, le=1_024)]
 
 
+class CodecStage(Meta, frozen=True):
+    """From `step` on, counted from 0, these codecs."""
+
+    step: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
+    codecs: CodecSpec
+
+
 class Detail(Meta, frozen=True):
     """What only some jobs have: a table for each, absent in all others.
 
     repeats: the trusted party keeps what the trunk gave back, and does steps alone whose outputs it has
-    all, so that the numbers of steps it names may leave some out.
+    all, so that the numbers of steps it names may leave some out. stages: codecs that come after the
+    offer's own, in ascending order.
     """
 
     lora: LoraSpec | None = None
     side: SideSpec | None = None
     repeats: bool = False
+    stages: Annotated[tuple[CodecStage, ...], msgspec.Meta(max_length=8)] = ()
 
 
 Mode = Literal["features", "side", "lora", "full"]

@@ -3,8 +3,9 @@
 Two real processes through `splitlearn trusted train` and `splitlearn compute`, with a proxy between
 them that counts every byte of TCP payload, TLS and handshakes included. MiniLM, bottom [0, 2), trunk
 [2, 5), top [5, 6). Recipes: the demo's, int8 and zstd at the lower cut and rank 8 in fp16 at the upper
-one, by the PCA bottleneck and by SFT; the transform codec at full width, everything training; and both
-together with the bottom frozen. Full dev set, several seeds, means.
+one, by the PCA bottleneck and by SFT; the transform codec at full width, everything training; both
+together with the bottom frozen; and the modes `lora`, `side` and `features`. Full dev set, several seeds,
+means.
 
 Data: a folder with SST-2's train.tsv.gz and dev.tsv.gz (else the hub's copy), and public text of
 another domain for the PCA basis (else the demo's news articles). Writes out/bench/sst2.json after
@@ -74,8 +75,9 @@ max_length = 66
 [cut]
 bottom = 2
 top = -1
-mode = "full"
+mode = "{mode}"
 train_bottom = {train_bottom}
+{cache}
 {upper}
 [codec]
 {codecs}
@@ -97,6 +99,7 @@ output = "fp16"
 gradient = "fp16"
 input_gradient = "int8+zstd"
 """
+SIDE = '[cut.side]\ntaps = 3\nrank = 64\nwidth = 96\npublic_text = "public.txt"'
 PCA = '[cut.upper]\nmethod = "pca"\nrank = 8\npublic_text = "public.txt"'
 
 
@@ -110,9 +113,11 @@ class Recipe:
     """
 
     bottoms: tuple[bool, ...]
+    mode: str = "full"
     upper: str = ""
     codecs: str = DEMO_CODECS
     micro_batches: int = 2
+    epochs: int = EPOCHS
     rate: str = "2e-4"
     points: float | None = None
     ratio: float | None = None
@@ -154,6 +159,10 @@ input_gradient = "transform-e0.2"
     "narrow-transform": NARROW,
     # A cut of so low a rank has to be learnt beside the task.
     "narrow-transform-faster": replace(NARROW, rate="4e-4"),
+    # Modes against one another. In `side` and `features` later epochs send nothing, so they have more.
+    "lora": Recipe(bottoms=(False,), mode="lora", upper="[cut.lora]\nrank = 8", rate="5e-4"),
+    "side": Recipe(bottoms=(False,), mode="side", upper=SIDE, epochs=3, rate="1e-3"),
+    "features": Recipe(bottoms=(False,), mode="features", epochs=3, rate="4e-4"),
 }
 UNSPLIT = ("unsplit", "unsplit-faster")
 EVALUATE = 'evaluate = "evaluate.jsonl"'
@@ -253,7 +262,9 @@ def job(
             codecs=RECIPES[method].codecs,
             micro_batches=RECIPES[method].micro_batches,
             rate=RECIPES[method].rate,
-            epochs=EPOCHS,
+            epochs=RECIPES[method].epochs,
+            mode=RECIPES[method].mode,
+            cache="cache = true" if RECIPES[method].mode == "features" else "",
         )
     )
     return path
@@ -328,7 +339,7 @@ def split(place: Path, *, method: str, train_bottom: bool, seed: int) -> dict[st
         "ratio": UNCUT_BYTES_A_ROW * rows / wire,
         "upper_ratio": UNCUT_BYTES_A_ROW_UP
         * rows
-        / (metrics["sent"]["gradient"] + metrics["received"]["output"]),
+        / (metrics["sent"].get("gradient", 0) + metrics["received"]["output"]),
         "ratio_with_export": UNCUT_BYTES_A_ROW * rows / (wire + exported),
     }
 

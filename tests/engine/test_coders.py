@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitlearn.audit import Payload
+from splitlearn.audit import Payload, RunOpen
 from splitlearn.channel import Released, pair
 from splitlearn.codecs import NOBODY, Codec
 from splitlearn.engine.coders import Coders
@@ -17,7 +17,7 @@ from splitlearn.engine.kept import Kept
 from splitlearn.engine.prepare import prepare
 from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.trusted import TrustedEngine
-from splitlearn.errors import RefusedError
+from splitlearn.errors import RefusedError, WireError
 from splitlearn.manifest import load_job
 from splitlearn.manifest.chains import SAMPLES
 from splitlearn.policy import foresee, plan_of_offer
@@ -27,7 +27,7 @@ from splitlearn.split.cut import Cut
 from splitlearn.tasks.batches import Batch, epoch_order
 from splitlearn.wire import frames, tensors
 from splitlearn.wire.frames import Frame
-from splitlearn.wire.messages import CodecSpec
+from splitlearn.wire.messages import CodecSpec, CodecStage
 from splitlearn.wire.tensors import Part
 from tests.door import records
 from tests.jobs import make_job
@@ -392,3 +392,54 @@ def test_a_job_in_changes_runs_from_its_files(tmp_path: Path) -> None:
     assert len(sent) > 2 * per_epoch
     assert all(record.parts[0].name == SAMPLES for record in sent)
     assert sent[-1].wire_bytes < sent[0].wire_bytes
+
+
+def test_each_stage_has_its_codecs_from_its_first_step_on() -> None:
+    later = dict.fromkeys(KINDS, "int4")
+    made = Coders(dict.fromkeys(KINDS, "int8"), {}, kept=Kept(Path("nowhere")), stages=[(3, later)])
+    for phase in ("train", "evaluate"):
+        found = [made.of(Kind.ACTIVATION, phase=phase, step=step).name for step in (0, 2, 3, 9)]
+        assert found == ["int8", "int8", "int4", "int4"]
+
+
+STAGES = (CodecStage(3, CodecSpec("int4", "fp16", "int8", "identity")),)
+
+
+def staged(**more: object) -> TrustedRun:
+    run = trusted_run(tiny_model("bert"), cut=CUT, total=TOTAL, codec="int8", every=EVERY)
+    detail = msgspec.structs.replace(run.offer.detail, stages=STAGES)
+    return replace(run, offer=msgspec.structs.replace(run.offer, detail=detail))
+
+
+def few(step: int) -> list[Batch]:
+    return [batch_of(tiny_batch(tiny_model("bert"), seed=step))]
+
+
+def test_both_parties_change_codecs_at_the_same_step_and_the_log_says_so(tmp_path: Path) -> None:
+    result = run_in_memory(tmp_path, staged(), steps=few)
+    for party in ("clinic", "gpuhost"):
+        logged = records(tmp_path / party / "audit")
+        sent = [r for r in logged if isinstance(r, Payload) and r.codec and r.direction == "out"]
+        found = {(r.kind, r.step >= 3): r.codec for r in sent if r.kind in set(Kind)}
+        wanted = {
+            (kind, late): getattr(STAGES[0].codecs, kind.value) if late else "int8"
+            for kind in (
+                (Kind.ACTIVATION, Kind.GRADIENT)
+                if party == "clinic"
+                else (Kind.OUTPUT, Kind.INPUT_GRADIENT)
+            )
+            for late in (False, True)
+        }
+        assert found == wanted
+        opened = [r for r in logged if isinstance(r, RunOpen)]
+        assert opened[0].codec_stages == {"3": msgspec.structs.asdict(STAGES[0].codecs)}
+    assert len(result.losses) == TOTAL
+
+
+def test_stages_of_a_peer_have_to_ascend() -> None:
+    offer = staged().offer
+    detail = msgspec.structs.replace(offer.detail, stages=(*STAGES, *STAGES))
+    with pytest.raises(WireError, match="stages of codecs begin at steps"):
+        Coders.of_offer(
+            msgspec.structs.replace(offer, detail=detail), {}, kept=Kept(Path("nowhere"))
+        )

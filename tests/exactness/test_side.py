@@ -193,8 +193,8 @@ def test_a_resumed_run_with_kept_outputs_is_the_undisturbed_one(tmp_path: Path) 
             raise stop
         return epochs(model)(step)
 
-    party = trusted_party(room)
-    thread = ComputeThread(compute_party(room), theirs, deadline_s=5)
+    party, peer = trusted_party(room), compute_party(room)
+    thread = ComputeThread(peer, theirs, deadline_s=5)
     engine = trusted_engine(side_run(total=10, repeats=True), party, ours)
     with pytest.raises(RuntimeError, match="killed"):
         engine.train(dying)
@@ -202,6 +202,7 @@ def test_a_resumed_run_with_kept_outputs_is_the_undisturbed_one(tmp_path: Path) 
     ours.close()
     thread.join(20)
     party.log.close()
+    peer.log.close()
     result = run_in_memory(room, side_run(total=10, repeats=True), steps=epochs(model))
     assert result.losses == undisturbed.losses
     assert sent_steps(room / "clinic") == [0, 0, 1, 1, 2, 2]

@@ -102,6 +102,15 @@ def test_what_is_possible_is_read(tmp_path: Path, changes: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
+        ({"schedule": {"patience": 2}}, "schedule.patience counts scores"),
+        (
+            {"schedule": {"evaluate_every": 2}, "data": {"evaluate": None}},
+            "schedule.evaluate_every scores data.evaluate",
+        ),
+        (
+            {"schedule": {"evaluate_every": 2, "staleness": 1}, "data": {"evaluate": "dev.tsv"}},
+            "schedule.evaluate_every has to stop between two steps",
+        ),
         ({"cut": {"lora": {"rank": 4}}}, 'cut.lora has no use in mode "features"'),
         ({"cut": {"mode": "lora", "lora": {"rank": 0}}}, "cut.lora.rank"),
         ({"cut": {"train_bottom": True}}, 'cut.train_bottom is true, but in mode "features"'),
@@ -242,6 +251,7 @@ DECIDING: list[dict[str, Any]] = [
     {"schedule": {"epochs": 2}},
     {"schedule": {"micro_batches": 2}},
     {"schedule": {"staleness": 1}},
+    {"schedule": {"evaluate_every": 5, "patience": 2}, "data": {"evaluate": "dev.tsv"}},
     {"privacy": {"label_epsilon": 1.0}},
 ]
 INDIFFERENT: list[dict[str, Any]] = [
@@ -251,6 +261,7 @@ INDIFFERENT: list[dict[str, Any]] = [
     {"codec": {"cache_mb": 7}},
     {"privacy": {"delta": 1e-6}},
     {"schedule": {"order": "fill-drain", "in_flight": 1}},
+    {"schedule": {"evaluate_every": 5}, "data": {"evaluate": "dev.tsv"}},
     {"model": {"labels": ["bad", "good"]}},
     {"data": {"train": "dev.tsv", "text": "review"}},
 ]

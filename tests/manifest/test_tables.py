@@ -18,7 +18,7 @@ def test_every_key_says_what_it_takes(table: type[BaseModel]) -> None:
 
 
 def test_codec_optimiser_and_schedule_have_the_keys_that_the_wire_has() -> None:
-    kinds = set(CodecTable.model_fields) - {"public_text", "cache_mb"} - INNER
+    kinds = set(CodecTable.model_fields) - {"public_text", "cache_mb", "stage"} - INNER
     assert kinds == set(CodecSpec.__struct_fields__)
     assert kinds < {kind.value for kind in Kind}
     assert set(OptimiserTable.model_fields) == set(OptimiserSpec.__struct_fields__)

@@ -51,7 +51,7 @@ def test_every_shipped_policy_is_listed_with_what_leaves_under_it_and_its_file()
     strict = text.partition("strict ")[2]
     assert "out activation, weights\n" in strict
     assert "in  output\n" in strict
-    assert 'strict        Strict: mode "features" only\n' in text
+    assert 'strict        Strict: modes "features" and "side" only\n' in text
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -197,7 +197,7 @@ def test_the_page_about_policies_says_of_each_what_its_file_says(tmp_path: Path)
         rules = policy.load(SHIPPED / f"{name}.toml")
         gradient = rules.rule_for(Kind.GRADIENT, direction="out", peer=Role.COMPUTE)
         back = rules.rule_for(Kind.INPUT_GRADIENT, direction="in", peer=Role.COMPUTE)
-        assert (gradient is None) is (gradients == "no") is (mode == "`features`")
+        assert (gradient is None) is (gradients == "no") is (mode == "`features`, `side`")
         assert (back is None) is (bottom == "no")
         if "rank" in gradients:
             assert gradient is not None

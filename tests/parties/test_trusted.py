@@ -142,6 +142,50 @@ def test_features_without_held_out_data_trains_and_exports_a_plain_folder(tmp_pa
         trusted.evaluate(job, threads=1)
 
 
+def test_adapters_come_home_alone_from_a_run_that_ended_early(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes: Changes = {
+        "cut": {"mode": "lora"},
+        "optimiser": {"learning_rate": 1e-9},  # so that no score is better than the first
+        "schedule": {"epochs": 3, "evaluate_every": 1, "patience": 2},
+    }
+    job = make_clinic(tmp_path, changes)
+    with gpuhost(tmp_path, job, runs=2):
+        trusted.train(job, threads=1)
+        trusted.export(job, to=tmp_path / "model", threads=1)
+    assert len(metrics_of(job).losses) == 3
+    assert "step 3: score " in capsys.readouterr().err
+    assert {p.name for p in (tmp_path / "model" / "adapters").iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+    home = job.parent / "run" / "trunk-3.safetensors"
+    assert home.stat().st_size < 30_000
+    assert scores_of(tmp_path / "model", job) == metrics_of(job).scores
+
+
+def test_in_mode_side_the_second_epoch_sends_nothing(tmp_path: Path) -> None:
+    side = {"rank": 8, "width": 32, "public_text": "public.txt"}
+    changes: Changes = {
+        "cut": {"mode": "side"},
+        "cut.side": side,
+        "schedule": {"epochs": 3},
+        "policy": {"file": "standard.toml"},
+    }
+    job = make_clinic(tmp_path, changes)
+    with gpuhost(tmp_path, job, runs=2):
+        trusted.train(job, threads=1)
+        assert len(metrics_of(job).losses) == 9
+        examples = data_of(load_job(job))[0].train.examples
+        assert metrics_of(job).rows["train"] == sum(len(e.input_ids) for e in examples)
+        trusted.evaluate(job, threads=1)
+    trusted.export(job, to=tmp_path / "model", threads=1)
+    assert not (tmp_path / "model" / "model.safetensors").exists()
+    scored = scores_of(tmp_path / "model", job)
+    assert scored.keys() == metrics_of(job).scores.keys()
+
+
 def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     job = make_clinic(tmp_path)
     with gpuhost(tmp_path, job, runs=2):

@@ -9,8 +9,8 @@ import torch
 
 from splitlearn.audit import Payload
 from splitlearn.codecs import NAMES, NOBODY, Basis, Delta, build
-from splitlearn.engine.prepare import prepare
-from splitlearn.errors import ManifestError
+from splitlearn.engine.prepare import check_policy, prepare
+from splitlearn.errors import ManifestError, RefusedError
 from splitlearn.manifest import load_job
 from splitlearn.policy import Plan, Verdict, foresee, lasts, load, plan_of_offer, plans_of_job
 from splitlearn.policy.forecast import _dtypes, _sizes, _wire_bytes
@@ -305,3 +305,26 @@ def test_a_chains_offers_have_the_same_plans_as_its_job(tmp_path: Path) -> None:
         offered = plan_of_offer(hop.offer)
         for name in ("mode", "returns_input_gradient", "narrow", "codecs", "columns"):
             assert getattr(offered, name) == getattr(told, name), name
+
+
+def test_every_stage_of_codecs_is_judged_before_a_run(tmp_path: Path) -> None:
+    path = make_job(tmp_path)
+    path.write_text(
+        path.read_text(encoding="utf-8")
+        + '\n[[codec.stage]]\nafter = 0.5\nactivation = "topk-0.1"\ngradient = "int8"\n',
+        encoding="utf-8",
+    )
+    rules, job = load(POLICIES / "demo.toml"), load_job(path)
+    offer = prepare(job).run.offer
+    assert [stage.step for stage in offer.detail.stages] == [2]
+    for plan in (plans_of_job(job)[0], plan_of_offer(offer)):
+        judged = [
+            (each.facts.codec, [refusal.rule for refusal in each.refusals])
+            for each in foresee(rules, plan)
+            if each.facts.kind is Kind.ACTIVATION
+        ]
+        assert [codec for codec, _ in judged] == ["int8+zstd", "topk-0.1"]
+        assert judged[0][1] == []
+        assert judged[1][1] != []
+    with pytest.raises(RefusedError, match=r"topk-0\.1"):
+        check_policy(rules, offer)
