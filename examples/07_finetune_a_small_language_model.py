@@ -100,7 +100,9 @@ def split_run(whole: LlamaForCausalLM, *, codec: str, other: str) -> list[dict[s
     logs = {
         role: Log.open(
             *(ROOM / codec / name.party / "audit",),
-            origin=name.dns, signer=Ed25519PrivateKey.generate(), clock=time.time,
+            origin=name.dns,
+            signer=Ed25519PrivateKey.generate(),
+            clock=time.time,
         )
         for role, name in PARTIES.items()
     }

@@ -277,7 +277,7 @@ def _steps(job: Job, train: Encoded, canaries: Encoded | None, *, pad_id: int) -
 
 def _check_tied(job: Job, model: PreTrainedModel) -> None:
     """Stale steps add a tied head's gradients in another order than one model would."""
-    tied = getattr(model.config, "tie_word_embeddings", False) and job.predicts
+    tied = getattr(model.config, "tie_word_embeddings", False) and job.writes
     if tied and job.schedule.staleness and job.cut.train_bottom:
         raise job.fault(
             "schedule.staleness",

@@ -29,10 +29,10 @@ def freeze(model: PreTrainedModel, *, cut: Cut, mode: Mode, train_bottom: bool) 
     model.requires_grad_(True)
     for module in slots.trunk:
         module.requires_grad_(mode == "full")
-    names = family_of(model).embeddings
-    embeddings = [child for name, child in base_of(model).named_children() if name in names]
-    for module in (*embeddings, *slots.bottom):
+    for module in (*_embeddings(model), *slots.bottom):
         module.requires_grad_(mode == "full" and train_bottom)
+    for name in family_of(model).fixed:
+        base_of(model).get_submodule(name).requires_grad_(False)
 
 
 def freeze_trunk(trunk: Trunk, *, mode: Mode) -> None:
@@ -51,11 +51,18 @@ def set_training(module: nn.Module, *, training: bool) -> None:
 
 def _rest_embeddings(model: PreTrainedModel) -> None:
     """Some base models have the dropout of their embeddings beside them."""
-    names = family_of(model).embeddings
-    children = [child for name, child in base_of(model).named_children() if name in names]
+    children = _embeddings(model)
     if not any(weight.requires_grad for child in children for weight in child.parameters()):
         for child in children:
             child.train(False)
+        if walker := family_of(model).walker:  # itself only: what it walks stands as it does
+            base_of(model).get_submodule(walker).training = False
+
+
+def _embeddings(model: PreTrainedModel) -> list[nn.Module]:
+    """What stands before the layers; some models of a family have not all of it."""
+    inside = dict(base_of(model).named_modules())
+    return [inside[name] for name in family_of(model).embeddings if name in inside]
 
 
 def _rest(module: nn.Module) -> None:
