@@ -42,6 +42,7 @@ from splitlearn.split import (
     trunk_model,
     trunk_state,
 )
+from splitlearn.split.families import family_of
 from splitlearn.tasks import (
     Batch,
     Encoded,
@@ -103,6 +104,7 @@ def prepare(job: Job) -> Prepared:
     data, model = data_of(job)
     cut = _cut(job, model)
     job.spans(layers=model.config.num_hidden_layers)
+    _check_task(job, model)
     _check_tied(job, model)
     blueprint = trunk_model(model)
     bases = dict(_bases(job, model, cut, data.tokenizer))
@@ -273,6 +275,16 @@ def _steps(job: Job, train: Encoded, canaries: Encoded | None, *, pad_id: int) -
             f"{size / (all_sizes + size):.2g} or more here",
         )
     return steps
+
+
+def _check_task(job: Job, model: PreTrainedModel) -> None:
+    """Other heads on a decoder read their last token by the ids; nothing here has tried them."""
+    family = family_of(model)
+    writes = "causal-language-modelling" if family.causal else "sequence-to-sequence"
+    if (family.causal or family.walker) and job.model.task != writes:
+        raise job.fault(
+            "model.task", f"is {job.model.task}; of a {family.model_type} model it takes {writes}"
+        )
 
 
 def _check_tied(job: Job, model: PreTrainedModel) -> None:

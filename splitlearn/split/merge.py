@@ -23,7 +23,7 @@ from splitlearn.errors import ManifestError
 from splitlearn.split.cut import Cut, fault
 from splitlearn.split.families import FAMILIES, family_of, layers_of, replace_layers
 from splitlearn.split.memory import align_file, own_memory
-from splitlearn.split.stage import RemoteStage, Trunk, lay_out, slots_of
+from splitlearn.split.stage import RemoteStage, Trunk, lay_out, slots_of, uncuttable
 
 __all__ = ["CUT_FILE", "WEIGHTS_FILE", "Tokenizer", "load_merged", "merged", "save_merged"]
 
@@ -163,7 +163,9 @@ def _auto_class(config: PretrainedConfig) -> _Auto:
 def _with_slots(model: PreTrainedModel, *, cut: Cut) -> PreTrainedModel:
     """The model with the cut's bottlenecks among its layers, all of those without weights."""
     config, family = model.config, family_of(model)
-    found = fault(cut, layers=config.num_hidden_layers, width=config.hidden_size)
+    found = fault(cut, layers=config.num_hidden_layers, width=config.hidden_size) or uncuttable(
+        cut, family=family
+    )
     if found is not None:
         raise ValueError(found)
     layers = [layer.to("meta") for layer in layers_of(model)]

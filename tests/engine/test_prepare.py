@@ -341,3 +341,9 @@ def test_a_head_that_is_the_embeddings_is_not_trained_by_stale_steps(tmp_path: P
         prepare(load_job(job))
     job = make_job(tmp_path, family="gpt2", changes={**CAUSAL, "schedule": {"staleness": 1}})
     assert prepare(load_job(job)).run.offer.schedule.staleness == 1
+
+
+def test_a_decoder_has_the_task_that_it_was_tried_with(tmp_path: Path) -> None:
+    job = make_job(tmp_path, family="bart")
+    with pytest.raises(ManifestError, match=r"model\.task is .*; of a bart model it takes sequence-to"):
+        prepare(load_job(job))
