@@ -14,12 +14,16 @@ from transformers import BertConfig, BertModel, BertTokenizerFast, PreTrainedTok
 from parties import compute
 from splitlearn.roles import Role
 from tests.federation import make_identity
-from tests.tiny import CAUSAL_TASK, tiny_model
+from tests.tiny import CAUSAL_TASK, WRITERS, tiny_model
 
 # The port of a compute party that is not there.
 NOWHERE = 1
 Changes = Mapping[str, Mapping[str, object]]
 LABELS = ("bad", "good")
+PAIRS: Changes = {
+    "model": {"task": "sequence-to-sequence", "labels": None},
+    "data": {"label": None, "target": "label"},
+}
 CAUSAL: Changes = {
     "model": {"task": CAUSAL_TASK, "labels": None},
     "data": {"label": None},
@@ -186,7 +190,11 @@ def _decoder(folder: Path, family: str, *, layers: int, dropout: float) -> None:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>", model_max_length=64
+        tokenizer_object=tokenizer,
+        unk_token="<unk>",
+        eos_token="</s>",
+        pad_token="<pad>" if family in WRITERS else None,
+        model_max_length=64,
     ).save_pretrained(folder)
     tiny_model(
         family,
@@ -195,6 +203,7 @@ def _decoder(folder: Path, family: str, *, layers: int, dropout: float) -> None:
         vocab_size=len(words),
         max_position_embeddings=64,
         use_cache=True,
+        pad_token_id=0,
     ).save_pretrained(folder)
 
 

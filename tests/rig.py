@@ -66,6 +66,7 @@ def batch_of(tiny: object) -> Batch:
         items=items,
         next_token=tiny.next_token,  # type: ignore[attr-defined]
         joined=tiny.joined,  # type: ignore[attr-defined]
+        target=tiny.target,  # type: ignore[attr-defined]
     )
 
 

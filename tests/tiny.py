@@ -23,9 +23,11 @@ _AUTO = {
     "token-classification": transformers.AutoModelForTokenClassification,
     "question-answering": transformers.AutoModelForQuestionAnswering,
     "causal-language-modelling": transformers.AutoModelForCausalLM,
+    "sequence-to-sequence": transformers.AutoModelForSeq2SeqLM,
 }
 CAUSAL_TASK = "causal-language-modelling"
-ENCODERS = tuple(sorted(name for name, family in FAMILIES.items() if not family.causal))
+WRITERS = tuple(sorted(name for name, family in FAMILIES.items() if family.walker))
+ENCODERS = tuple(sorted(n for n, family in FAMILIES.items() if not (family.causal or n in WRITERS)))
 DECODERS = tuple(sorted(name for name, family in FAMILIES.items() if family.causal))
 
 
@@ -36,6 +38,7 @@ class TinyBatch:
     lengths: tuple[int, ...]
     next_token: bool = False
     joined: bool = False
+    target: bool = False
 
     @property
     def width(self) -> int:
@@ -58,6 +61,7 @@ def tiny_model(
     """
     causal = model_type in DECODERS
     task = CAUSAL_TASK if causal else task or "sequence-classification"
+    task = "sequence-to-sequence" if model_type in WRITERS else task
     sizes: dict[str, object] = {
         "vocab_size": VOCABULARY,
         "max_position_embeddings": 40,
@@ -67,7 +71,14 @@ def tiny_model(
     if causal:
         del sizes["num_labels"]
         sizes |= {"use_cache": False, "bos_token_id": 2, "eos_token_id": 3}
-    if model_type == "gpt2":
+    if model_type in WRITERS:
+        del sizes["num_labels"]
+        sizes |= {"d_model": 32, "encoder_layers": layers, "decoder_layers": 2}
+        sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "eos_token_id": 3}
+        sizes |= {"encoder_ffn_dim": 64, "decoder_ffn_dim": 48, "decoder_start_token_id": 2}
+        sizes |= {"dropout": dropout, "attention_dropout": dropout, "activation_dropout": dropout}
+        sizes |= {"forced_eos_token_id": None}
+    elif model_type == "gpt2":
         sizes |= {"n_embd": 32, "n_layer": layers, "n_head": 4, "n_inner": 64}
         sizes |= {"resid_pdrop": dropout, "attn_pdrop": dropout, "embd_pdrop": dropout}
     elif causal:
@@ -112,6 +123,10 @@ def tiny_batch(
         labels = torch.where(mask == 1, inputs["input_ids"], -100)
         labels[:, 0] = -100
         return TinyBatch(inputs, {"labels": labels}, tuple(lengths), next_token=True)
+    if model.config.model_type in WRITERS:
+        said = torch.randint(5, VOCABULARY, (len(lengths), 6), generator=generator)
+        said[0, 4:] = -100  # a target of another length than its text
+        return TinyBatch(inputs, {"labels": said}, tuple(lengths), target=True)
     if name.endswith("ForSequenceClassification"):
         labels = {"labels": torch.randint(LABELS, (len(lengths),), generator=generator)}
     elif name.endswith("ForTokenClassification"):

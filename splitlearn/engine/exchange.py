@@ -123,12 +123,15 @@ def rows_in(batch: Batch, place: StepTensor) -> int:
 def _private(batch: Batch) -> Private:
     """What must never be in a payload of this batch, for the gate to compare with: a text a row.
 
-    Where the labels are the ids themselves, there are no others to look for.
+    Where the labels are the ids themselves, there are no others to look for; those of a target belong to
+    no row that leaves.
     """
     ids_BT = batch.inputs["input_ids"]
     if batch.joined:
         ids_BT = apart(ids_BT, lengths=batch.lengths, filler=0)
-    labels = () if batch.next_token else (*batch.labels.values(), *batch.truth.values())
+    labels = (
+        () if batch.next_token or batch.target else (*batch.labels.values(), *batch.truth.values())
+    )
     return Private(
         ids=ids_BT.numpy(),
         labels=tuple(t.numpy() for t in labels),

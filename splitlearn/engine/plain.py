@@ -60,6 +60,6 @@ def evaluate_plain(
     outputs: list[dict[str, Tensor]] = []
     with torch.no_grad():
         for batch in batches:
-            outputs.append(told(model(**batch.inputs), batch))
+            outputs.append(told(model(**batch.seen), batch))
             observe(Evaluated(len(outputs)))
     return outputs

@@ -49,6 +49,7 @@ from splitlearn.split import (
     trunk_model,
     trunk_state,
 )
+from splitlearn.split.families import family_of
 from splitlearn.tasks import (
     Batch,
     Encoded,
@@ -116,6 +117,7 @@ def prepare(job: Job) -> Prepared:
     data, model = data_of(job)
     cut = _cut(job, model)
     job.spans(layers=model.config.num_hidden_layers)
+    _check_task(job, model)
     _check_tied(job, model)
     blueprint = trunk_model(model)
     bases = dict(cut_bases(job, model, cut, data.tokenizer))
@@ -352,9 +354,19 @@ def _steps(job: Job, train: Encoded, canaries: Encoded | None, *, pad_id: int) -
     return steps
 
 
+def _check_task(job: Job, model: PreTrainedModel) -> None:
+    """Other heads on a decoder read their last token by the ids; nothing here has tried them."""
+    family = family_of(model)
+    writes = "causal-language-modelling" if family.causal else "sequence-to-sequence"
+    if (family.causal or family.walker) and job.model.task != writes:
+        raise job.fault(
+            "model.task", f"is {job.model.task}; of a {family.model_type} model it takes {writes}"
+        )
+
+
 def _check_tied(job: Job, model: PreTrainedModel) -> None:
     """Stale steps add a tied head's gradients in another order than one model would."""
-    tied = getattr(model.config, "tie_word_embeddings", False) and job.predicts
+    tied = getattr(model.config, "tie_word_embeddings", False) and job.writes
     if tied and job.schedule.staleness and job.cut.train_bottom:
         raise job.fault(
             "schedule.staleness",

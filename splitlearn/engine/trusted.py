@@ -376,7 +376,7 @@ class TrustedEngine:
     def _bottom(self, batch: Batch, place: StepTensor, *, recalled: bool = False) -> Passage:
         """Start a forward and send what it hands out at the first cut, unless its outputs are kept."""
         training, offer = place.phase == "train", self.run.offer
-        inputs = {**batch.inputs, **batch.labels} if training else batch.inputs
+        inputs = {**batch.inputs, **batch.labels} if training else batch.seen
         passage = Passage(
             Flight(self.run.local, inputs=inputs),
             self._lines,

@@ -96,6 +96,11 @@ class Job(Table):
         return self.model.task == "causal-language-modelling"
 
     @property
+    def writes(self) -> bool:
+        """Whether tokens are what the model has to say: its head is then often its embeddings."""
+        return self.predicts or self.model.task == "sequence-to-sequence"
+
+    @property
     def peers(self) -> tuple[PeerTable, ...]:
         """The compute parties, in the order of their layers."""
         return (self.peer, *self.chain)
@@ -231,6 +236,7 @@ _COLUMNS: Mapping[Task, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "token-classification": (("tokens", "tags"), ()),
     "question-answering": (("question", "context", "answer_text", "answer_start"), ()),
     "causal-language-modelling": (("text",), ()),
+    "sequence-to-sequence": (("text", "target"), ()),
 }
 _ALL_COLUMNS = sorted({name for group in _COLUMNS.values() for names in group for name in names})
 # What decides a model's numbers lies in files of these kinds.
@@ -291,7 +297,7 @@ def _data_faults(job: Job) -> Iterator[Fault]:
             "data.join", f"is true, and {task} has one text a row; it takes false, or is left out"
         )
     labels = job.model.labels
-    if labels is not None and task in ("question-answering", "causal-language-modelling"):
+    if labels is not None and (job.writes or task == "question-answering"):
         yield Fault("model.labels", f"has no use in {task}; leave it out")
     if labels is not None and len(set(labels)) < len(labels):
         yield Fault("model.labels", "names a label twice; it takes different names")
@@ -315,13 +321,13 @@ def _privacy_faults(job: Job) -> Iterator[Fault]:
             "privacy.gradient_noise",
             f'has no use in cut.mode "{job.cut.mode}", where no gradient leaves; leave it out',
         )
-    if job.model.task == "causal-language-modelling":
+    if job.writes:
         for key in ("label_epsilon", "gradient_noise"):
             if getattr(privacy, key) is not None:
                 yield Fault(
                     f"privacy.{key}",
-                    "is not to be had in causal-language-modelling, whose labels are the text itself, "
-                    "which can be read from activations; leave it out",
+                    f"is not to be had in {job.model.task}, whose labels are texts: of many tokens "
+                    "each, so that an epsilon for one covers little; leave it out",
                 )
     if job.model.task == "question-answering":
         for key in ("label_epsilon", "gradient_noise"):

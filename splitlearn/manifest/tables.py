@@ -41,6 +41,7 @@ Task = Literal[
     "token-classification",
     "question-answering",
     "causal-language-modelling",
+    "sequence-to-sequence",
 ]
 
 _NAMES = (
@@ -73,8 +74,8 @@ class RunTable(Table):
 class ModelTable(Table):
     path: ModelField = Field(description="a folder with a transformers model, or a hub name")
     task: Task = Field(
-        description="sequence-classification, token-classification, question-answering or "
-        "causal-language-modelling"
+        description="sequence-classification, token-classification, question-answering, "
+        "causal-language-modelling or sequence-to-sequence"
     )
     labels: tuple[str, ...] | None = Field(
         default=None,
@@ -87,7 +88,9 @@ class ModelTable(Table):
 
 
 class DataTable(Table):
-    """Columns, one group a task: text, text_pair, label / tokens, tags / four for answers / text."""
+    """Columns, one group a task: text, text_pair, label / tokens, tags / four for answers / text /
+    text, target.
+    """
 
     train: SourceField = Field(description=_SOURCE)
     evaluate: SourceField | None = Field(
@@ -103,6 +106,7 @@ class DataTable(Table):
     context: str | None = Field(default=None, min_length=1, description=_COLUMN)
     answer_text: str | None = Field(default=None, min_length=1, description=_COLUMN)
     answer_start: str | None = Field(default=None, min_length=1, description=_COLUMN)
+    target: str | None = Field(default=None, min_length=1, description=_COLUMN)
     max_length: int = Field(
         default=128, ge=8, le=131_072, description="a whole number of tokens, from 8 to 131072"
     )

@@ -99,6 +99,7 @@ _SWITCHES = ("attention-bias", "inner-bias", "joined")
 _REAL_NUMBERS = {
     "dropout": (0.0, 0.99),
     "attention-dropout": (0.0, 0.99),
+    "inner-dropout": (0.0, 0.99),
     "norm-epsilon": (1e-30, 0.1),
     "rope-base": (1.0, 1e9),
 }

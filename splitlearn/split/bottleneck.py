@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from splitlearn.errors import ManifestError
-from splitlearn.split.families import Halves, base_of, layers_of, replace_layers
+from splitlearn.split.families import Halves, base_of, family_of, layers_of, replace_layers
 
 __all__ = ["Down", "PcaBasis", "SftReceiver", "SftSender", "Up", "fit_pca", "pca_pair", "sft_pair"]
 
@@ -204,7 +204,8 @@ def _first_layers(
     model.train(False)
 
     def leaves(batch: Mapping[str, Tensor]) -> Tensor:
-        base_of(model)(**batch)
+        walker = family_of(model).walker
+        base_of(model).get_submodule(walker)(**batch)
         return left.pop()
 
     try:

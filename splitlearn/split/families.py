@@ -77,7 +77,9 @@ class Family:
     no cut runs through a block. embeddings: children of the base model that stand before its layers.
     causal: a token sees those before it only, and layers are called by keyword. rotary: class that
     makes tables of angles from positions, for families that have one. plain: config switches that
-    change what a layer computes, and the value that is supported.
+    change what a layer computes, and the value that is supported. walker: the part of a base model that
+    walks the layers, where it has another beside it, and drops out what the embeddings give. fixed:
+    weights that are a formula's and never train.
     """
 
     model_type: str
@@ -93,6 +95,8 @@ class Family:
     causal: bool = False
     rotary: str | None = None
     plain: Mapping[str, object] = field(default_factory=dict)
+    walker: str = ""
+    fixed: tuple[str, ...] = ()
 
 
 _BERT_FIELDS = {
@@ -201,6 +205,37 @@ def _llama(
     )
 
 
+def _bart(
+    model_type: str, name: str, *, embeddings: tuple[str, ...], fixed: tuple[str, ...]
+) -> Family:
+    """The encoder's layers of a model that has a decoder, too; that stays above the upper cut."""
+    return Family(
+        model_type=model_type,
+        package=model_type,
+        stem=model_type,
+        config=f"{name}Config",
+        layer=f"{name}EncoderLayer",
+        numbered=True,
+        layers="encoder.layers",
+        fields={
+            "layers": "encoder_layers",
+            "width": "d_model",
+            "heads": "encoder_attention_heads",
+            "inner": "encoder_ffn_dim",
+            "activation": "activation_function",
+            "dropout": "dropout",
+            "attention-dropout": "attention_dropout",
+            "inner-dropout": "activation_dropout",
+            "attention": "_attn_implementation",
+        },
+        halves=None,
+        embeddings=("shared", "encoder.embed_tokens", "encoder.embed_positions", *embeddings),
+        plain={"encoder_layerdrop": 0.0},
+        walker="encoder",
+        fixed=fixed,
+    )
+
+
 _BIAS = {"attention-bias": "attention_bias"}
 
 
@@ -242,6 +277,13 @@ FAMILIES: dict[str, Family] = {
                 "scale_attn_by_inverse_layer_idx": False,
                 "reorder_and_upcast_attn": False,
             },
+        ),
+        _bart("bart", "Bart", embeddings=("encoder.layernorm_embedding",), fixed=()),
+        _bart(
+            "marian",
+            "Marian",
+            embeddings=(),
+            fixed=("encoder.embed_positions", "decoder.embed_positions"),
         ),
         _llama("llama", "Llama", more={**_BIAS, "inner-bias": "mlp_bias"}, plain={}),
         _llama("mistral", "Mistral", more={"window": "sliding_window"}, plain={}),

@@ -35,15 +35,14 @@ def freeze(model: PreTrainedModel, *, cut: Cut, mode: Mode, train_bottom: bool) 
     slots = slots_of(model, cut=cut)
     model.requires_grad_(True)
     _freeze_layers(slots.layers.values(), slots.receive, slots.send, mode=mode)
-    names = family_of(model).embeddings
-    for name, module in base_of(model).named_children():
-        if name in names:
-            module.requires_grad_(mode == "full" and train_bottom)
+    for module in _embeddings(model):
+        module.requires_grad_(mode == "full" and train_bottom)
     for module in slots.bottom:
         module.requires_grad_(mode in _TRAINS_TRUNK and train_bottom)
     if mode == "lora":
         for module in (*(slots.bottom if train_bottom else ()), *slots.top):
             adapters_only(module)
+    _freeze_fixed(model)
 
 
 def freeze_trunk(trunk: Trunk, *, mode: Mode) -> None:
@@ -62,11 +61,18 @@ def set_training(module: nn.Module, *, training: bool) -> None:
 
 def _rest_embeddings(model: PreTrainedModel) -> None:
     """Some base models have the dropout of their embeddings beside them."""
-    names = family_of(model).embeddings
-    children = [child for name, child in base_of(model).named_children() if name in names]
+    children = _embeddings(model)
     if not any(weight.requires_grad for child in children for weight in child.parameters()):
         for child in children:
             child.train(False)
+        if walker := family_of(model).walker:  # itself only: what it walks stands as it does
+            base_of(model).get_submodule(walker).training = False
+
+
+def _embeddings(model: PreTrainedModel) -> list[nn.Module]:
+    """What stands before the layers; some models of a family have not all of it."""
+    inside = dict(base_of(model).named_modules())
+    return [inside[name] for name in family_of(model).embeddings if name in inside]
 
 
 _TRAINS_TRUNK = ("lora", "full")
@@ -75,16 +81,21 @@ _TRAINS_TRUNK = ("lora", "full")
 def _freeze_side(model: PreTrainedModel) -> None:
     """All up to the side network stands still, and what restores the last tap; the rest trains."""
     model.requires_grad_(True)
-    names = family_of(model).embeddings
-    for name, module in base_of(model).named_children():
-        if name in names:
-            module.requires_grad_(False)
+    for module in _embeddings(model):
+        module.requires_grad_(False)
+    _freeze_fixed(model)
     for module in layers_of(model):
         module.requires_grad_(False)
         if isinstance(module, SideStage | Ladder):
             module.network.requires_grad_(True)
             module.network.restore.requires_grad_(False)
             break
+
+
+def _freeze_fixed(model: PreTrainedModel) -> None:
+    """What no run of the library's own trains either, such as tables of sines."""
+    for name in family_of(model).fixed:
+        base_of(model).get_submodule(name).requires_grad_(False)
 
 
 def _freeze_layers(layers: Iterable[nn.Module], *bottlenecks: nn.Module | None, mode: Mode) -> None:

@@ -166,6 +166,8 @@ _AUTO: dict[str, _Auto] = {
     "ForQuestionAnswering": cast(_Auto, transformers.AutoModelForQuestionAnswering),
     "ForCausalLM": cast(_Auto, transformers.AutoModelForCausalLM),
     "LMHeadModel": cast(_Auto, transformers.AutoModelForCausalLM),
+    "ForConditionalGeneration": cast(_Auto, transformers.AutoModelForSeq2SeqLM),
+    "MTModel": cast(_Auto, transformers.AutoModelForSeq2SeqLM),
 }
 
 

@@ -29,7 +29,8 @@ class Batch:
     so that the step's loss is sum(items * loss) / sum(items). truth: the true labels, where labels are
     randomised ones; nothing is computed from them. canary: of known examples, whose frames are kept.
     samples: number of each training example, the same in every epoch; empty where there is none.
-    next_token: labels are the ids themselves, and each token has to say the next one. joined: several
+    next_token: labels are the ids themselves, and each token has to say the next one. target: labels are
+    ids of another text, (B, U), which a decoder has to say; it reads them too. joined: several
     examples lie in one row, so that B is less than `lengths` are; position_ids then stand in place of
     an attention_mask.
     """
@@ -43,6 +44,12 @@ class Batch:
     samples: tuple[int, ...] = ()
     next_token: bool = False
     joined: bool = False
+    target: bool = False
+
+    @property
+    def seen(self) -> dict[str, Tensor]:
+        """What a model is given where it does not train."""
+        return {**self.inputs, **self.labels} if self.target else self.inputs
 
 
 def epoch_order(n: int, *, seed: int, epoch: int) -> tuple[int, ...]:
@@ -163,11 +170,12 @@ def batch(examples: Sequence[Example], *, pad_id: int, join: int | None = None) 
     truths = [example.truth for example in examples if example.truth is not None]
     return Batch(
         inputs=inputs,
-        labels=_targets([example.targets for example in examples], width),
+        labels=_targets([example.targets for example in examples]),
         lengths=lengths,
         items=sum(example.items for example in examples),
-        truth=_targets(truths, width) if truths else {},
+        truth=_targets(truths) if truths else {},
         next_token=examples[0].next_token,
+        target=examples[0].target,
     )
 
 
@@ -206,13 +214,14 @@ def _row_of(example: Example) -> tuple[int, ...]:
 
 
 def _targets(
-    examples: Sequence[Mapping[str, int | tuple[int, ...]]], width: int
+    examples: Sequence[Mapping[str, int | tuple[int, ...]]],
 ) -> dict[str, Tensor]:
     labels = {}
     for name in examples[0]:
         targets = [example[name] for example in examples]
         rows = [target for target in targets if isinstance(target, tuple)]
-        labels[name] = _padded(rows, width, IGNORED) if rows else torch.tensor(targets)
+        longest = max(map(len, rows), default=0)
+        labels[name] = _padded(rows, longest, IGNORED) if rows else torch.tensor(targets)
     return labels
 
 

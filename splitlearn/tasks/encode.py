@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from splitlearn.manifest import Job
-from splitlearn.tasks.rows import AnswerRow, Part, PlainRow, Row, Rows, TextRow, TokenRow
+from splitlearn.tasks.rows import AnswerRow, PairRow, Part, PlainRow, Row, Rows, TextRow, TokenRow
 
 __all__ = ["IGNORED", "Encoded", "Example", "encode"]
 
@@ -29,7 +29,7 @@ class Example:
     offsets: for evaluation of question answering, where each context token stands in the context;
     None for tokens of the question and special ones. truth: the targets as the data have them, where
     `targets` are randomised ones. next_token: the targets are the ids themselves, but for the first one,
-    which nothing says.
+    which nothing says. target: the targets are another text's ids.
     """
 
     input_ids: tuple[int, ...]
@@ -41,6 +41,7 @@ class Example:
     offsets: tuple[tuple[int, int] | None, ...] | None = None
     truth: Mapping[str, int | tuple[int, ...]] | None = None
     next_token: bool = False
+    target: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,9 @@ def _encoded(
         case "causal-language-modelling":
             plain = [row for row in block if isinstance(row, PlainRow)]
             return _next_tokens(plain, tokenizer=tokenizer, first=first, limit=limit)
+        case "sequence-to-sequence":
+            pairs = [row for row in block if isinstance(row, PairRow)]
+            return _pairs(pairs, tokenizer=tokenizer, first=first, limit=limit)
 
 
 def _sequences(
@@ -263,6 +267,24 @@ def _next_tokens(
             items=len(ids) - 1,
             row=first + place,
             next_token=True,
+        )
+
+
+def _pairs(
+    block: Sequence[PairRow], *, tokenizer: PreTrainedTokenizerBase, first: int, limit: int
+) -> Iterator[Example]:
+    cut = {"truncation": True, "max_length": limit}
+    sources = tokenizer([row.text for row in block], **cut)
+    targets = tokenizer(text_target=[row.target for row in block], **cut)
+    for place in range(len(block)):
+        labels = tuple(targets["input_ids"][place])
+        yield Example(
+            input_ids=tuple(sources["input_ids"][place]),
+            token_type_ids=None,
+            targets={"labels": labels},
+            items=len(labels),
+            row=first + place,
+            target=True,
         )
 
 

@@ -21,6 +21,7 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -112,6 +113,7 @@ _HEADS = {
     "token-classification": AutoModelForTokenClassification,
     "question-answering": AutoModelForQuestionAnswering,
     "causal-language-modelling": AutoModelForCausalLM,
+    "sequence-to-sequence": AutoModelForSeq2SeqLM,
 }
 # What the library raises for files it cannot use; a wrong config.json raises nearly anything.
 _ERRORS = (

@@ -18,7 +18,17 @@ from datasets.exceptions import DatasetsError
 from splitlearn.data import open_table
 from splitlearn.manifest import Job, Source
 
-__all__ = ["AnswerRow", "Part", "PlainRow", "Row", "Rows", "TextRow", "TokenRow", "load_rows"]
+__all__ = [
+    "AnswerRow",
+    "PairRow",
+    "Part",
+    "PlainRow",
+    "Row",
+    "Rows",
+    "TextRow",
+    "TokenRow",
+    "load_rows",
+]
 
 Part = Literal["train", "evaluate"]
 
@@ -57,7 +67,15 @@ class PlainRow:
     text: str
 
 
-Row = TextRow | TokenRow | AnswerRow | PlainRow
+@dataclass(frozen=True)
+class PairRow:
+    """A text, and the one that it has to become."""
+
+    text: str
+    target: str
+
+
+Row = TextRow | TokenRow | AnswerRow | PlainRow | PairRow
 
 
 @dataclass(frozen=True)
@@ -106,7 +124,7 @@ class _BadRow(Exception):
 
 _ROLES = (
     *("text", "text_pair", "label", "tokens", "tags"),
-    *("question", "context", "answer_text", "answer_start"),
+    *("question", "context", "answer_text", "answer_start", "target"),
 )
 _HUB_SPLIT: Mapping[Part, str] = {"train": "train", "evaluate": "validation"}
 _ROWS_AT_ONCE = 1_000
@@ -218,6 +236,7 @@ _PARSE: Mapping[str, Callable[[Mapping[str, object]], Row]] = {
     "token-classification": _token_row,
     "question-answering": _answer_row,
     "causal-language-modelling": lambda record: PlainRow(_text(record, "text")),
+    "sequence-to-sequence": lambda record: PairRow(_text(record, "text"), _text(record, "target")),
 }
 
 

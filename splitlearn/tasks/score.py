@@ -20,7 +20,7 @@ from splitlearn.tasks.metrics import (
     majority,
     perplexity,
 )
-from splitlearn.tasks.rows import AnswerRow, PlainRow, TokenRow
+from splitlearn.tasks.rows import AnswerRow, PairRow, PlainRow, TokenRow
 
 __all__ = ["MAX_ANSWER_TOKENS", "Scorer", "majority_score", "told"]
 
@@ -33,7 +33,7 @@ def told(output: ModelOutput, batch: Batch) -> dict[str, Tensor]:
 
     Of next tokens the logits of a batch may be larger than all else: their losses and hits are kept.
     """
-    if batch.next_token:
+    if batch.next_token or batch.target:
         return next_tokens(output["logits"], batch)
     return {name: value for name, value in output.items() if name.endswith("logits")}
 
@@ -69,7 +69,7 @@ class Scorer:
     def result(self) -> dict[str, float]:
         """accuracy and macro_f1, or token_accuracy and entity_f1, or exact_match and f1; the first of
         each pair is what `majority_score` compares with. Words that truncation cut off count as wrong.
-        Of next tokens perplexity, which is from 1 up, and token_accuracy.
+        Of next tokens, and of those of a target, perplexity, which is from 1 up, and token_accuracy.
         """
         assert self._seen == len(self._encoded.examples), "scores take the outputs of all examples"
         rows, gold = self._encoded.rows, self._encoded.gold
@@ -77,7 +77,7 @@ class Scorer:
             answers = [row.answers for row in rows if isinstance(row, AnswerRow)]
             exact, f1 = answer_scores([text for _, text in self._answers], answers)
             return {"exact_match": exact, "f1": f1}
-        if isinstance(rows[0], PlainRow):
+        if isinstance(rows[0], PlainRow | PairRow):
             tokens = sum(example.items for example in self._encoded.examples)
             return {
                 "perplexity": perplexity(self._loss, tokens),

@@ -15,7 +15,7 @@ from splitlearn.manifest import load_job
 from splitlearn.roles import Kind
 from splitlearn.split import GROUPS, build_trunk, digest, load_layers_from_folder
 from splitlearn.wire import frames
-from tests.jobs import LABELS, make_job
+from tests.jobs import CAUSAL, LABELS, make_job
 from tests.rig import POLICIES, run_in_memory
 
 Changes = dict[str, dict[str, object]]
@@ -332,3 +332,20 @@ def test_every_offer_of_a_chain_is_held_against_the_policy(tmp_path: Path) -> No
     hops = prepared(tmp_path, changes).run.hops
     with pytest.raises(RefusedError, match="input_gradient"):
         check_policy(policy.load(POLICIES / "standard.toml"), *(hop.offer for hop in hops))
+
+
+def test_a_head_that_is_the_embeddings_is_not_trained_by_stale_steps(tmp_path: Path) -> None:
+    stale = {"schedule": {"staleness": 1}, "cut": {"train_bottom": True}}
+    job = make_job(tmp_path, family="gpt2", changes={**CAUSAL, **stale})
+    with pytest.raises(ManifestError, match=r"schedule\.staleness is 1, and this model's head is"):
+        prepare(load_job(job))
+    job = make_job(tmp_path, family="gpt2", changes={**CAUSAL, "schedule": {"staleness": 1}})
+    assert prepare(load_job(job)).run.offer.schedule.staleness == 1
+
+
+def test_a_decoder_has_the_task_that_it_was_tried_with(tmp_path: Path) -> None:
+    job = make_job(tmp_path, family="bart")
+    with pytest.raises(
+        ManifestError, match=r"model\.task is .*; of a bart model it takes sequence-to"
+    ):
+        prepare(load_job(job))

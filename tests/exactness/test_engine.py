@@ -43,7 +43,7 @@ from tests.rig import (
     trusted_party,
     trusted_run,
 )
-from tests.tiny import DECODERS, TASKS, joined_batch, tiny_batch, tiny_model
+from tests.tiny import DECODERS, TASKS, WRITERS, joined_batch, tiny_batch, tiny_model
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra")
 CUTS = (Cut(1, 2), Cut(2, 3), Cut(1, 3))
@@ -100,7 +100,7 @@ def test_a_split_run_is_the_unsplit_run(tmp_path: Path, family: str, task: str, 
 
 
 @pytest.mark.parametrize("micro", [1, 3])
-@pytest.mark.parametrize("family", DECODERS)
+@pytest.mark.parametrize("family", [*DECODERS, *WRITERS])
 def test_a_split_decoders_run_is_the_unsplit_run(tmp_path: Path, family: str, micro: int) -> None:
     """With the head tied to embeddings that train: both parts' gradients go into one weight."""
 

@@ -32,7 +32,15 @@ from splitlearn.split import (
     trunk_state,
     unpack,
 )
-from tests.tiny import DECODERS, ENCODERS, TASKS, TinyBatch, tiny_batch, tiny_model
+from tests.tiny import (
+    DECODERS,
+    ENCODERS,
+    TASKS,
+    WRITERS,
+    TinyBatch,
+    tiny_batch,
+    tiny_model,
+)
 
 STEPS = 10
 CUTS = [Cut(1, 3), Cut(2, 3), Cut(1, 2)]  # at 1, in the middle, before the last layer, of four
@@ -164,6 +172,20 @@ def test_ten_steps_of_a_split_model_equal_the_unsplit_ones_to_the_bit(
 ) -> None:
     assert_the_same_run(
         lambda: factor(tiny_model(model_type, task=task), cut=cut, bases={}), cut=cut
+    )
+
+
+@pytest.mark.parametrize(("mode", "train_bottom"), [("full", True), ("features", False)])
+@pytest.mark.parametrize("cut", CUTS[:2], ids=lambda cut: f"{cut.first}-{cut.last}")
+@pytest.mark.parametrize("model_type", WRITERS)
+def test_a_remote_encoder_below_a_decoder_is_as_exact(
+    model_type: str, cut: Cut, mode: str, train_bottom: bool
+) -> None:
+    assert_the_same_run(
+        lambda: factor(tiny_model(model_type), cut=cut, bases={}),
+        cut=cut,
+        mode=mode,
+        train_bottom=train_bottom,
     )
 
 

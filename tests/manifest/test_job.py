@@ -93,6 +93,7 @@ WORDS = {"text": None, "label": None, "tokens": "words", "tags": "tags"}
         {"cut": {"mode": "full"}, "privacy": {"gradient_clip": 0.7, "gradient_noise": 4.0}},
         {"data": {"text_pair": "second", "evaluate": None, "train": "nyu-mll/glue:sst2"}},
         {"model": {"task": "causal-language-modelling"}, "data": {"label": None, "join": True}},
+        {"model": {"task": "sequence-to-sequence"}, "data": {"label": None, "target": "said"}},
     ],
 )
 def test_what_is_possible_is_read(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -213,7 +214,7 @@ def test_what_is_possible_is_read(tmp_path: Path, changes: dict[str, Any]) -> No
                 "data": {"label": None},
                 "privacy": {"label_epsilon": 1.0},
             },
-            "whose labels are the text itself",
+            "whose labels are texts",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from splitlearn.split.cut import Bottleneck, Cut, spec_of
 from splitlearn.split.families import FAMILIES
 from splitlearn.split.stage import factor, split
 from splitlearn.wire.messages import CutSpec, TrunkModel
-from tests.tiny import DECODERS, ENCODERS, tiny_model
+from tests.tiny import DECODERS, ENCODERS, WRITERS, tiny_model
 
 PCA, SFT = Bottleneck("pca", 6), Bottleneck("sft", 4)
 CUT = Cut(1, 3)
@@ -34,7 +34,7 @@ def test_a_built_trunk_has_the_weights_of_the_one_it_describes(
 
 
 @pytest.mark.parametrize("lower", [Bottleneck(), PCA], ids=lambda b: b.method)
-@pytest.mark.parametrize("model_type", DECODERS)
+@pytest.mark.parametrize("model_type", [*DECODERS, *WRITERS])
 def test_a_built_trunk_of_a_decoder_has_them_too(model_type: str, lower: Bottleneck) -> None:
     assert_built(model_type, lower=lower, upper=PCA)
 
@@ -95,6 +95,7 @@ def test_a_blueprint_says_nothing_of_vocabulary_labels_or_positions() -> None:
             "window",
             "attention-bias",
             "inner-bias",
+            "inner-dropout",
             "joined",
         }
 
@@ -198,7 +199,7 @@ def test_an_unknown_field_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("model_type", ["opt", "bert-generation", "os", "BERT"])
 def test_a_model_type_outside_the_table_is_refused(model_type: str) -> None:
-    with pytest.raises(WireError, match="this version knows bert"):
+    with pytest.raises(WireError, match="this version knows bart, bert"):
         build_trunk(TrunkModel(model_type=model_type, fields=GOOD.fields), cut=spec_of(CUT))
 
 

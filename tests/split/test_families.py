@@ -15,7 +15,7 @@ from splitlearn.split.families import (
     replace_layers,
     rotary_of,
 )
-from tests.tiny import DECODERS, ENCODERS, TASKS, tiny_model
+from tests.tiny import DECODERS, ENCODERS, TASKS, WRITERS, tiny_model
 
 FAMILY_NAMES = sorted(FAMILIES)
 
@@ -62,7 +62,7 @@ def test_a_layer_built_from_the_fields_has_the_weights_of_the_real_one(model_typ
     assert not list(layer.buffers())
 
 
-@pytest.mark.parametrize("model_type", ENCODERS)
+@pytest.mark.parametrize("model_type", [*ENCODERS, *WRITERS])
 def test_the_fields_decide_everything_that_a_layer_computes(model_type: str) -> None:
     model = tiny_model(model_type, dropout=0.25).eval()
     family = family_of(model)
@@ -130,6 +130,7 @@ def test_what_a_config_leaves_to_the_library_is_what_the_library_takes() -> None
             "use_sliding_window = True",
         ),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
+        ("bart", {"encoder_layerdrop": 0.1}, "encoder_layerdrop = 0.1"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention = True"),
         (
             "llama",
@@ -186,7 +187,9 @@ def test_replaced_layers_are_what_the_model_runs() -> None:
 def test_a_model_without_a_row_is_refused_with_those_that_have_one() -> None:
     model = tiny_model("bert")
     model.config.model_type = "opt"
-    with pytest.raises(ManifestError, match=r"'opt' cannot be cut; choose one of bert, camembert"):
+    with pytest.raises(
+        ManifestError, match=r"'opt' cannot be cut; choose one of bart, bert, camembert"
+    ):
         family_of(model)
 
 

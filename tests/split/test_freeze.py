@@ -6,7 +6,7 @@ from splitlearn.split.cut import Bottleneck, Cut
 from splitlearn.split.families import base_of, layers_of
 from splitlearn.split.freeze import freeze, freeze_trunk, set_training
 from splitlearn.split.stage import factor, slots_of, split
-from tests.tiny import DECODERS, ENCODERS, tiny_model
+from tests.tiny import DECODERS, ENCODERS, WRITERS, tiny_model
 
 CUT = Cut(2, 3, Bottleneck("sft", 4), Bottleneck("sft", 4))
 MODES = [("features", False), ("full", False), ("full", True)]
@@ -77,6 +77,24 @@ def test_a_frozen_decoders_embeddings_run_without_the_dropout_beside_them() -> N
     freeze(model, cut=Cut(1, 3), mode="full", train_bottom=True)
     set_training(model, training=True)
     assert base_of(model).drop.training
+
+
+@pytest.mark.parametrize(("mode", "train_bottom"), MODES)
+@pytest.mark.parametrize("model_type", WRITERS)
+def test_above_a_remote_encoder_a_decoder_trains_but_for_the_embeddings_that_they_share(
+    model_type: str, mode: str, train_bottom: bool
+) -> None:
+    cut = Cut(2, 3)
+    model = tiny_model(model_type, dropout=0.5)
+    freeze(model, cut=cut, mode=mode, train_bottom=train_bottom)
+    base, slots, trains = base_of(model), slots_of(model, cut=cut), mode == "full" and train_bottom
+    assert standing(base.shared) == standing(nn.ModuleList(slots.bottom)) == {trains}
+    assert standing(nn.ModuleList([*slots.top, *base.decoder.layers])) == {True}
+    assert standing(base.encoder.embed_positions) == {trains and model_type == "bart"}
+    set_training(model, training=True)
+    assert base.encoder.training is trains  # else the embeddings' output would be dropped out
+    assert slots.top[0].training
+    assert base.decoder.training
 
 
 def test_freezing_again_in_another_mode_undoes_the_first() -> None:

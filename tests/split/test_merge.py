@@ -24,6 +24,7 @@ from tests.tiny import (
     DECODERS,
     ENCODERS,
     TASKS,
+    WRITERS,
     TinyBatch,
     real_model_folder,
     tiny_batch,
@@ -58,7 +59,7 @@ def parts(model: PreTrainedModel, *, cut: Cut, batch: TinyBatch) -> tuple[PreTra
 
 def outputs(model: PreTrainedModel, batch: TinyBatch) -> list[torch.Tensor]:
     with torch.no_grad():
-        found = model(**batch.inputs)
+        found = model(**batch.inputs, **(batch.labels if batch.target else {}))
     return [value for key, value in found.items() if key.endswith("logits")]
 
 
@@ -124,6 +125,21 @@ def test_a_decoder_is_saved_as_exactly_and_its_head_stays_its_embeddings(
     if not cut.narrow:
         plain = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
         assert same(outputs(plain, batch), expected)
+
+
+@pytest.mark.parametrize("cut", [Cut(1, 3), Cut(2, 3, PCA, PCA)], ids=str)
+@pytest.mark.parametrize("model_type", WRITERS)
+def test_a_model_with_a_decoder_above_its_encoder_is_saved_as_exactly(
+    model_type: str, cut: Cut, tmp_path: Path
+) -> None:
+    model = tiny_model(model_type)
+    batch = tiny_batch(model)
+    local, trunk = parts(model, cut=cut, batch=batch)
+    expected = outputs(local, batch)
+    save_merged(tmp_path, model=merged(local, trunk=trunk, cut=cut), cut=cut)
+    loaded = load_merged(tmp_path)
+    assert same(outputs(loaded, batch), expected)
+    assert loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight
 
 
 @pytest.mark.parametrize("count", [1, 3])

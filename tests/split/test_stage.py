@@ -17,7 +17,7 @@ from splitlearn.split.stage import (
     split,
     split_chain,
 )
-from tests.tiny import DECODERS, ENCODERS, joined_batch, tiny_batch, tiny_model
+from tests.tiny import DECODERS, ENCODERS, WRITERS, joined_batch, tiny_batch, tiny_model
 
 PCA, SFT = Bottleneck("pca", 6), Bottleneck("sft", 4)
 
@@ -36,14 +36,14 @@ def factored(model_type: str, cut: Cut) -> PreTrainedModel:
     return factor(model, cut=cut, bases=bases)
 
 
-@pytest.mark.parametrize("model_type", ENCODERS)
+@pytest.mark.parametrize("model_type", [*ENCODERS, *WRITERS])
 def test_the_trunks_mask_is_the_base_models_own(model_type: str) -> None:
     cut = Cut(1, 3)
     model = factored(model_type, cut)
     batch = tiny_batch(model)
     seen: list[Tensor | None] = []
     hook = layers_of(model)[1].register_forward_pre_hook(lambda _, args: seen.append(args[1]))
-    model(**batch.inputs)
+    model(**batch.inputs, **batch.labels)
     hook.remove()
     _, trunk = split(model, cut=cut)
     trunk.layers["1"].register_forward_pre_hook(lambda _, args: seen.append(args[1]))

@@ -59,6 +59,7 @@ COLUMNS = {
         "answer_start": "start",
     },
     "causal-language-modelling": {"text": "text"},
+    "sequence-to-sequence": {"text": "text", "target": "target"},
 }
 
 

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from splitlearn.errors import ManifestError
 from splitlearn.manifest import Job
 from splitlearn.tasks.encode import IGNORED, Encoded, encode
-from splitlearn.tasks.rows import AnswerRow, PlainRow, Row, Rows, TextRow, TokenRow
+from splitlearn.tasks.rows import AnswerRow, PairRow, PlainRow, Row, Rows, TextRow, TokenRow
 
 MakeJob = Callable[..., Job]
 
@@ -271,3 +271,14 @@ def test_a_text_of_which_nothing_is_to_be_said_is_named(
         ManifestError, match=r"row 2: the tokenizer leaves no token that has another"
     ):
         encode(rows, job=job, part="train", tokenizer=tokenizer, labels=())
+
+
+def test_a_target_is_what_has_to_be_said_of_its_text(
+    make_job: MakeJob, roberta: PreTrainedTokenizerBase
+) -> None:
+    job = make_job(model={"task": "sequence-to-sequence"}, data={"max_length": 8})
+    rows = rows_of(PairRow("der Film war langweilig und viel zu lang", "a film"))
+    (example,) = encode(rows, job=job, part="train", tokenizer=roberta, labels=()).examples
+    assert len(example.input_ids) == 8
+    assert example.targets["labels"] == tuple(roberta("a film")["input_ids"])
+    assert (example.items, example.target) == (len(example.targets["labels"]), True)

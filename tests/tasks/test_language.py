@@ -40,3 +40,19 @@ def test_the_mean_is_the_loss_that_a_model_computes() -> None:
         logits_BTV[:, :-1].reshape(-1, 10), made.labels["labels"][:, 1:].reshape(-1)
     )
     assert mean.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_of_a_target_every_token_counts_where_it_stands() -> None:
+    pairs = [
+        Example((1, 2, 3), None, {"labels": (4, 5)}, 2, 0, target=True),
+        Example((1,), None, {"labels": (6, 7, 8)}, 3, 0, target=True),
+    ]
+    made = batch(pairs, pad_id=0)
+    assert made.inputs["input_ids"].shape == (2, 3)
+    assert made.labels["labels"].tolist() == [[4, 5, IGNORED], [6, 7, 8]]
+    assert made.seen.keys() == {"input_ids", "attention_mask", "labels"}
+    logits_BTV = torch.zeros(2, 3, 10)
+    logits_BTV[0, 0, 4] = logits_BTV[1, 2, 8] = 100.0
+    found = next_tokens(logits_BTV, made)
+    assert found["hits"].tolist() == [1, 1]
+    assert found["losses"].tolist() == pytest.approx([math.log(10), 2 * math.log(10)])

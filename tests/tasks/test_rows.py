@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from splitlearn.errors import ManifestError
 from splitlearn.manifest import Job
-from splitlearn.tasks.rows import AnswerRow, PlainRow, TextRow, TokenRow, load_rows
+from splitlearn.tasks.rows import AnswerRow, PairRow, PlainRow, TextRow, TokenRow, load_rows
 
 MakeJob = Callable[..., Job]
 TEXTS = ["wonderful", "скучно", "这部电影", "फिल्म अच्छी", "كان مملا", 'he said "no", twice']
@@ -169,6 +169,16 @@ def test_a_text_alone_has_no_label(tmp_path: Path, make_job: MakeJob) -> None:
     job = make_job(model={"task": "causal-language-modelling"}, data={"train": "t.jsonl"})
     rows = load_rows(job, part="train")
     assert rows.rows == (PlainRow("Анна"), PlainRow("b"))
+    assert rows.labels == ()
+
+
+def test_a_text_and_its_target_stand_in_two_columns(tmp_path: Path, make_job: MakeJob) -> None:
+    write_lines(tmp_path / "t.jsonl", [{"text": "ein Film", "said": "a film"}])
+    job = make_job(
+        model={"task": "sequence-to-sequence"}, data={"train": "t.jsonl", "target": "said"}
+    )
+    rows = load_rows(job, part="train")
+    assert rows.rows == (PairRow("ein Film", "a film"),)
     assert rows.labels == ()
 
 
