@@ -26,9 +26,11 @@ __all__ = [
     "Meta",
     "Offer",
     "OptimiserSpec",
+    "Pairing",
     "Report",
     "Resume",
     "Round",
+    "Samples",
     "ScheduleSpec",
     "Settled",
     "Settlement",
@@ -36,6 +38,7 @@ __all__ = [
     "Step",
     "StepTensor",
     "TrunkModel",
+    "Want",
 ]
 
 # 10 million optimiser steps is far beyond any fine-tuning; it keeps every counter in 32 bits.
@@ -133,7 +136,7 @@ class OptimiserSpec(Meta, frozen=True):
 class ScheduleSpec(Meta, frozen=True):
     """staleness: how many steps a gradient's weights may be behind, and steps more under way."""
 
-    name: Literal["constant", "linear", "cosine"]
+    name: Literal["constant", "linear", "cosine", "inverse_sqrt"]
     warmup_steps: Count
     total_steps: Count
     staleness: Staleness = 0
@@ -305,6 +308,58 @@ class Report(Meta, frozen=True):
     seconds: Real
 
 
+class Pairing(Meta, frozen=True):
+    """PAIRING: what a decoder party wants of an encoder party. No text, path or vocabulary.
+
+    conversation, job, salt: as in OFFER. naming: the key under which sample ids are hashed, the same in
+    all conversations of a run. trains: whether the encoder's adapters do, so that gradients come back.
+    width: columns of the rows that the decoder takes; examples, length: a batch has at most so many, of
+    at most so many rows each. activation, gradient: codec chains. seed: of the encoder's adapters.
+    held: the steps that the decoder holds checkpoints of.
+    """
+
+    run: Name
+    conversation: Conversation
+    job: Digest
+    salt: Digest
+    naming: Digest
+    trains: bool
+    width: Small
+    examples: Batch
+    length: Length
+    activation: Name
+    gradient: Name
+    optimiser: OptimiserSpec
+    schedule: ScheduleSpec
+    seed: Count
+    held: Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
+
+    def __repr__(self) -> str:
+        """Without salt and key: a repr ends up in logs."""
+        return f"Pairing(run={self.run!r}, job={self.job!r}, trains={self.trains})"
+
+
+class Samples(Meta, frozen=True):
+    """SAMPLES: keyed hashes of sample ids in the payload: so many to train on, so many held out.
+
+    First all that the encoder party has, then those of them that the decoder party has too.
+    """
+
+    train: Count
+    evaluate: Count
+
+
+class Want(Meta, frozen=True):
+    """WANT: send the rows of these, by their numbers among the samples of their phase.
+
+    step: optimiser steps done.
+    """
+
+    step: Count
+    phase: Literal["train", "evaluate"]
+    samples: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1, max_length=4_096)]
+
+
 META: dict[Kind, type[Meta]] = {
     Kind.OFFER: Offer,
     Kind.ACCEPT: Accept,
@@ -328,4 +383,7 @@ META: dict[Kind, type[Meta]] = {
     Kind.IDS: Ids,
     Kind.ENOUGH: Empty,
     Kind.REPORT: Report,
+    Kind.PAIRING: Pairing,
+    Kind.SAMPLES: Samples,
+    Kind.WANT: Want,
 }
