@@ -37,7 +37,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 ROOMS_OF = {
     "torch": {"codecs", "split", "engine", "tasks", "leakage", "pretrain", "translation"},
     "transformers": {"split", "tasks", "engine", "pretrain", "translation"},
-    "datasets": {"data", "tasks", "pretrain"},
+    "datasets": {"data", "tasks", "pretrain", "translation"},
     "tokenizers": {"pretrain"},
     "sacrebleu": {"translation"},
     "flwr": {"coordination", "parties"},

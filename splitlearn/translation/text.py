@@ -50,15 +50,17 @@ class Sentences:
         tokenizer: PreTrainedTokenizerBase,
         max_length: int,
     ) -> None:
-        """max_length: ids that are kept of one, those around it included."""
+        """max_length: ids of the longest that takes part, those around it included; others are left out."""
         self.tokenizer = tokenizer
-        self._texts = dict(texts)
-        ids = (
-            tokenizer(list(texts.values()), truncation=True, max_length=max_length)["input_ids"]
-            if texts
-            else []
-        )
-        self._ids: dict[str, list[int]] = dict(zip(texts, ids, strict=True))
+        # One more than may be: what is cut to that is too long, and the library need not warn of it.
+        cut = {"truncation": True, "max_length": max_length + 1}
+        ids = tokenizer(list(texts.values()), **cut)["input_ids"] if texts else []
+        self._ids: dict[str, list[int]] = {
+            sample: found
+            for sample, found in zip(texts, ids, strict=True)
+            if len(found) <= max_length
+        }
+        self._texts = {sample: texts[sample] for sample in self._ids}
 
     def __len__(self) -> int:
         return len(self._ids)

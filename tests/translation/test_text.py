@@ -17,11 +17,10 @@ def test_sentences_are_batched_by_sample_in_the_order_asked_for(
     assert batch.lengths == (5, 5)
 
 
-def test_what_is_longer_is_cut_and_keeps_its_last_token(
-    tokenizer: PreTrainedTokenizerFast,
-) -> None:
-    batch = Sentences(TEXTS, tokenizer=tokenizer, max_length=3).batch(["b"])
-    assert batch.ids_BT.tolist() == [[2, 6, 3]]
+def test_what_is_longer_takes_no_part(tokenizer: PreTrainedTokenizerFast) -> None:
+    found = Sentences({**TEXTS, "c": "ein"}, tokenizer=tokenizer, max_length=4)
+    assert found.samples == ("c",)
+    assert found.length("c") == 3
 
 
 def test_words_are_those_that_occur(tokenizer: PreTrainedTokenizerFast) -> None:
