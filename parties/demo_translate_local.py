@@ -19,7 +19,8 @@ _MANY = 1_000_000
 
 
 def baseline(encoder_file: Path, decoder_file: Path, *, until: Path | None) -> dict[str, Any]:
-    """Train and score both halves here. until: from scratch, while there is no such file.
+    """Train and score both halves here. until: a file that is there once the pre-trained pair has trained and
+    says for how many seconds; given, the pair is from scratch and trains for as long.
 
     The score, its signature, steps and seconds of training.
     """
@@ -64,11 +65,13 @@ def baseline(encoder_file: Path, decoder_file: Path, *, until: Path | None) -> d
             schedule=msgspec.structs.replace(terms.schedule, total_steps=steps),
             seed=terms.seed,
             observe=display,
-            enough=lambda: until is not None and until.exists(),
+            enough=lambda: until is not None and _as_long(until, since_s=began_s),
         )
         seconds = time.monotonic() - began_s
         if until is None:
-            (other.run.folder / "trained").touch()
+            part = other.run.folder / "trained.part"
+            part.write_text(repr(seconds))
+            part.rename(part.with_suffix(""))
         display.begin("translating", total=len(run.corpus.evaluate))
         found = pair.translate(
             observe=display,
@@ -84,6 +87,10 @@ def baseline(encoder_file: Path, decoder_file: Path, *, until: Path | None) -> d
         "seconds": round(seconds, 1),
         "losses": losses,
     }
+
+
+def _as_long(until: Path, *, since_s: float) -> bool:
+    return until.exists() and time.monotonic() - since_s >= float(until.read_text())
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from tokenizers.processors import BertProcessing
 from transformers import BertConfig, PreTrainedTokenizerFast
 
 from splitlearn.audit import Log
-from splitlearn.channel.base import Channel, PeerRestarted
+from splitlearn.channel.base import PeerRestarted
 from splitlearn.channel.memory import pair
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.decoding import DecoderEngine
@@ -142,6 +142,7 @@ class Meeting:
     halves: list[SourceEncoder] = field(default_factory=list)
     logs: dict[Role, Log] = field(default_factory=dict)
     threads: list[threading.Thread] = field(default_factory=list)
+    engines: list[DecoderEngine] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.ends = pair(names=(NAMES[Role.ENCODER].dns, NAMES[Role.DECODER].dns))
@@ -174,10 +175,11 @@ class Meeting:
         self.halves.append(encoder(wanted))
         return EncoderHalf(self.halves[-1], corpora()[0], self.folder / "encoder" / "checkpoints")
 
-    def serve(self, *, channel: Channel | None = None) -> None:
+    def serve(self) -> None:
         """Run the encoder party in a thread until its run ends, however often its peer restarts."""
+        mine = self.ends[0]
         engine = EncoderEngine(
-            channel or self.ends[0],
+            mine,
             open_gate=self.open_gate(Role.ENCODER),
             half_of=self.half,
             deadline_s=20.0,
@@ -192,17 +194,30 @@ class Meeting:
                     except PeerRestarted:
                         continue
             except SplitLearnError as error:
-                self.failures.append(error)
-                self.ends[0].close(reason=str(error))
+                if mine is self.ends[0]:  # else the process was killed
+                    self.failures.append(error)
+                    mine.close(reason=str(error))
 
         self.threads.append(threading.Thread(target=run, daemon=True))
         self.threads[-1].start()
+
+    def restart(self, role: Role) -> None:
+        """Kill a party's process. An encoder party is at work again when this returns."""
+        old = self.ends
+        if role is Role.DECODER:
+            self.ends = (old[0], old[1].restart())
+            return
+        spare = pair(names=(NAMES[Role.ENCODER].dns, NAMES[Role.DECODER].dns))
+        self.ends = (spare[0], old[1])  # what the killed one says is no failure
+        fresh = old[0].restart()
+        self.threads.pop().join(10)
+        self.ends = (fresh, old[1])
+        self.serve()
 
     def decode(
         self,
         wanted: Pairing,
         *,
-        channel: Channel | None = None,
         every: int = 4,
         cache_bytes: int = 2**20,
         observe: Observe | None = None,
@@ -218,13 +233,15 @@ class Meeting:
             cache_bytes=cache_bytes,
             candidates=2,
         )
-        return DecoderEngine(
+        engine = DecoderEngine(
             run,
-            channel or self.ends[1],
+            self.ends[1],
             open_gate=self.open_gate(Role.DECODER),
             checkpoints=Checkpoints(self.folder / "decoder" / "checkpoints"),
             observe=observe or self.events.append,
         )
+        self.engines.append(engine)
+        return engine
 
     def close(self) -> None:
         for thread in self.threads:
