@@ -23,7 +23,8 @@ class EncoderAdapter(nn.Module):
 
     def forward(self, h_BSD: Tensor) -> Tensor:
         """(B, S, D) to (B, S, D)."""
-        return h_BSD + self.down(torch.relu(self.up(self.norm(h_BSD))))
+        added_BSD: Tensor = self.down(torch.relu(self.up(self.norm(h_BSD))))
+        return h_BSD + added_BSD
 
 
 class DecoderAdapter(nn.Module):
@@ -51,7 +52,8 @@ class DecoderAdapter(nn.Module):
         )
         attended_BTD = attended_BHTD.transpose(1, 2).flatten(2)
         h_BTD = self.attention_norm(h_BTD + self.out(attended_BTD))
-        return self.norm(h_BTD + self.down(torch.relu(self.up(h_BTD))))
+        out_BTD: Tensor = self.norm(h_BTD + self.down(torch.relu(self.up(h_BTD))))
+        return out_BTD
 
     def begin_as(self, norm: nn.LayerNorm) -> None:
         """Take the scale of what stands before, so that the frozen layer after it gets what it knows."""
@@ -61,7 +63,8 @@ class DecoderAdapter(nn.Module):
                 mine.bias.copy_(norm.bias)
 
     def _by_head(self, x_BTD: Tensor) -> Tensor:
-        return x_BTD.unflatten(2, (self.heads, -1)).transpose(1, 2)
+        rows, places, width = x_BTD.shape
+        return x_BTD.view(rows, places, self.heads, width // self.heads).transpose(1, 2)
 
 
 def _zero(linear: nn.Linear) -> nn.Linear:

@@ -28,7 +28,7 @@ def bleu_of(written: Sequence[str], *, references: Sequence[str]) -> Bleu:
             "and some"
         )
     try:
-        from sacrebleu.metrics import BLEU  # noqa: PLC0415 - an extra's, and only for scores
+        from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415 - an extra's, and only for scores
     except ImportError:
         raise ManifestError(
             "package sacrebleu is missing; install it: pip install 'splitlearn[translate]'"

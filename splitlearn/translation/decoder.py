@@ -57,7 +57,7 @@ class TargetDecoder(nn.Module):
 
     def forward(self, ids_BT: Tensor, *, lengths: tuple[int, ...], source: Source) -> Tensor:
         """(B, T) ids, some of them masks, to (B, T, D) rows that `scores` takes."""
-        h_BTD = self.frozen.embeddings(input_ids=ids_BT)
+        h_BTD: Tensor = self.frozen.embeddings(input_ids=ids_BT)
         mask = self.frozen.mask(h_BTD, real_BT=real_tokens(lengths, width=ids_BT.shape[1]))
         real_BS = source.real
         for layer, adapter in zip(self.frozen.layers, self.adapters, strict=True):

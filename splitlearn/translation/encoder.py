@@ -45,7 +45,7 @@ class SourceEncoder(nn.Module):
         extra_B1D = self.extra.expand(rows, 1, -1)
         # The extra token shares the first place: those after it stand where they were trained to.
         places_1S = torch.cat((torch.zeros(1, dtype=torch.long), torch.arange(width)))[None]
-        h_BSD = self.frozen.embeddings(
+        h_BSD: Tensor = self.frozen.embeddings(
             inputs_embeds=torch.cat((extra_B1D, words_BTD), dim=1), position_ids=places_1S
         )
         real_BS = real_tokens(tuple(n + 1 for n in lengths), width=width + 1)

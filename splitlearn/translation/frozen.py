@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -52,7 +53,7 @@ class Frozen(nn.Module):
 
     def norm_after(self, index: int) -> nn.LayerNorm:
         """The norm that ends a layer."""
-        norm = self.layers[index].output.LayerNorm
+        norm = self.layers[index].output.LayerNorm  # type: ignore[union-attr]  # a BertLayer
         assert isinstance(norm, nn.LayerNorm)
         return norm
 
@@ -90,7 +91,7 @@ def load_bert(path: str) -> BertModel:
                 f"model {path} is a {kind}; translation takes encoders of type bert, such as MiniLM"
             )
         with _quiet():
-            model, report = BertModel.from_pretrained(
+            loaded: Any = BertModel.from_pretrained(  # a pair, by its last argument
                 path,
                 local_files_only=local,
                 use_safetensors=True,
@@ -98,6 +99,7 @@ def load_bert(path: str) -> BertModel:
                 add_pooling_layer=False,
                 output_loading_info=True,
             )
+        model, report = loaded
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         if isinstance(error, ManifestError):
             raise
@@ -116,7 +118,7 @@ def build_bert(config: BertConfig, *, seed: int) -> BertModel:
     """One from nothing, for a baseline and for tests; the global random state is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = BertModel._from_config(  # noqa: SLF001 - the library's way to give an attention
+        model = BertModel._from_config(  # type: ignore[no-untyped-call]  # noqa: SLF001 - the library's way
             config, attn_implementation="sdpa", dtype=torch.float32, add_pooling_layer=False
         )
     assert isinstance(model, BertModel)
