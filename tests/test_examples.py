@@ -38,6 +38,11 @@ SAYS = {
         "logs of hub and anna: exit 0, ",
         "logs of hub and bert: exit 0, ",
     ],
+    "07_translate_between_two_owners.py": [
+        "samples in common: 198 and 40",
+        "gradients sent: 0",
+        "logs of source and target: exit 0, ",
+    ],
 }
 
 
