@@ -12,14 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from parties.demo_translate_data import RUNS, STEPS, Ports, prepare
+from parties.demo_translate_data import RUNS, STEPS, Ports, Size, prepare
 from splitlearn.errors import AuditError, ChannelError
 from splitlearn.roles import Role
 
@@ -28,7 +28,17 @@ if TYPE_CHECKING:
 
     from parties.decoder import PairMetrics
 
-__all__ = ["demo_translate"]
+__all__ = [
+    "MBIT",
+    "RTT_MS",
+    "baselines",
+    "demo_translate",
+    "join_both",
+    "metrics_of",
+    "serving",
+    "summary",
+    "tensor_bytes",
+]
 
 _COMMAND = (sys.executable, "-m", "parties.cli")
 _LOCAL = (sys.executable, "-m", "parties.demo_translate_local")
@@ -69,17 +79,21 @@ def demo_translate(
     with interruptible("run it again to start anew"):
         began_s = time.monotonic()
         ports = Ports()
-        prepare(out, where=pairs, languages=(source, target), ports=ports, steps=steps)
-        _join(out)
+        size = Size(steps=steps)
+        prepare(out, where=pairs, languages=(source, target), ports=ports, size=size)
+        join_both(out)
         console.rule(f"two owners, a link of {MBIT} Mbit/s and {RTT_MS} ms")
-        with _parties(out, ports=ports) as uncompressed:
+        with ExitStack() as stack:
+            for name in RUNS:
+                stack.enter_context(serving(out, name, ports=ports))
+            uncompressed = stack.enter_context(_training(out, "uncompressed"))
             decoder.train(out / "decoder-codec.toml", threads=1)
             console.print("waiting for the uncompressed run beside it", markup=False)
             _wait(uncompressed, log=out / "target" / "uncompressed.txt")
         console.rule("the same in one process, and from scratch for as long")
-        local, scratch = _baselines(out)
-        across = {name: _metrics(out, name) for name in RUNS}
-        metrics = _summary(out, across=across, local=local, scratch=scratch)
+        local, scratch = baselines(out)
+        across = {name: metrics_of(out, name) for name in RUNS}
+        metrics = summary(out, across=across, local=local, scratch=scratch)
         metrics["seconds"] = round(time.monotonic() - began_s, 1)
         (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
         console.rule()
@@ -89,7 +103,7 @@ def demo_translate(
         raise AuditError("the logs of the demo do not verify or do not agree")
 
 
-def _join(out: Path) -> None:
+def join_both(out: Path) -> None:
     """A federation, and both parties in it."""
     from parties.console import console
     from splitlearn.identity import Registrar, create_federation, invite, join
@@ -103,35 +117,35 @@ def _join(out: Path) -> None:
 
 
 @contextmanager
-def _parties(out: Path, *, ports: Ports) -> Iterator["subprocess.Popen[bytes]"]:
-    """Encoder party and link of each run at work, and the decoder party of the uncompressed one."""
+def serving(out: Path, name: str, *, ports: Ports) -> Iterator[None]:
+    """The encoder party of a run at work, behind an emulated link."""
     from parties.console import console
 
-    with ExitStack() as stack:
-        for name in RUNS:
-            link = [
-                *_COMMAND,
-                *("link", "emulate"),
-                *("--listen", f"127.0.0.1:{ports.link[name]}"),
-                *("--to", f"127.0.0.1:{ports.encoder[name]}"),
-                *("--mbit", str(MBIT), "--rtt-ms", str(RTT_MS)),
-            ]
-            stack.enter_context(_process(*link, log=out / f"link-{name}.txt"))
-            serve = [*_COMMAND, "encoder", "serve", str(out / f"encoder-{name}.toml")]
-            process = stack.enter_context(
-                _process(
-                    *serve, "--runs", "1", "--threads", "1", log=out / "source" / f"{name}.txt"
-                )
-            )
-            console.print(f"source serves run {name} as process {process.pid}", markup=False)
-        train = [*_COMMAND, "decoder", "train", str(out / "decoder-uncompressed.toml")]
-        yield stack.enter_context(
-            _process(*train, "--threads", "1", log=out / "target" / "uncompressed.txt")
-        )
+    link = [
+        *_COMMAND,
+        *("link", "emulate"),
+        *("--listen", f"127.0.0.1:{ports.link[name]}"),
+        *("--to", f"127.0.0.1:{ports.encoder[name]}"),
+        *("--mbit", str(MBIT), "--rtt-ms", str(RTT_MS)),
+    ]
+    serve = [*_COMMAND, "encoder", "serve", str(out / f"encoder-{name}.toml")]
+    log = out / "source" / f"{name}.txt"
+    with (
+        _process(*link, log=out / f"link-{name}.txt"),
+        _process(*serve, "--runs", "1", "--threads", "1", log=log) as process,
+    ):
+        console.print(f"source serves run {name} as process {process.pid}", markup=False)
+        yield
 
 
-def _baselines(out: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """In one process, and from scratch beside it for as long as that trains."""
+def _training(out: Path, name: str) -> AbstractContextManager["subprocess.Popen[bytes]"]:
+    """The decoder party of a run in a process of its own."""
+    train = [*_COMMAND, "decoder", "train", str(out / f"decoder-{name}.toml"), "--threads", "1"]
+    return _process(*train, log=out / "target" / f"{name}.txt")
+
+
+def baselines(out: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """In one process, and from scratch beside it for as long as that trains: as `baseline` tells."""
     from parties.demo_translate_local import baseline
 
     files = (out / "encoder-uncompressed.toml", out / "decoder-uncompressed.toml")
@@ -177,13 +191,14 @@ def _wait(process: "subprocess.Popen[bytes]", *, log: Path) -> None:
         raise ChannelError(f"a process of the demo failed: {lines[-1]}; see {log}")
 
 
-def _metrics(out: Path, name: str) -> "PairMetrics":
+def metrics_of(out: Path, name: str) -> "PairMetrics":
+    """What the decoder party of a run measured."""
     from parties.decoder import METRICS, PairMetrics
 
     return msgspec.json.decode((out / "target" / name / METRICS).read_bytes(), type=PairMetrics)
 
 
-def _summary(
+def summary(
     out: Path,
     *,
     across: "dict[str, PairMetrics]",
@@ -194,10 +209,7 @@ def _summary(
     from parties.auditor import judge_of
     from splitlearn import audit
 
-    moved = {
-        name: found.sent.get("gradient", 0) + found.received.get("activation", 0)
-        for name, found in across.items()
-    }
+    moved = {name: tensor_bytes(found) for name, found in across.items()}
     logs = [
         audit.reconcile(
             out / "target" / name / "audit",
@@ -232,6 +244,11 @@ def _summary(
             "matched": sum(each.matched for each in logs),
         },
     }
+
+
+def tensor_bytes(found: "PairMetrics") -> int:
+    """Whole frames of activations and gradients."""
+    return found.sent.get("gradient", 0) + found.received.get("activation", 0)
 
 
 def _table(metrics: dict[str, Any]) -> "Table":

@@ -5,14 +5,15 @@ files of both parties. Pairs are read where they lie and never copied.
 import hashlib
 import shutil
 import socket
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from parties.demo_data import MODEL_SHA256
 from splitlearn.errors import ManifestError
 
-__all__ = ["DEFAULT", "RUNS", "STEPS", "Pairs", "Ports", "pairs_of", "prepare"]
+__all__ = ["DEFAULT", "RUNS", "STEPS", "Pairs", "Ports", "Size", "pairs_of", "prepare"]
 
 # Where the pairs are looked for if none are named.
 DEFAULT = Path("../shared/data/multi30k")
@@ -77,16 +78,16 @@ activation = "{activation}"
 gradient = "{gradient}"
 
 [optimiser]
-learning_rate = 2e-3
-warmup_steps = 60
+learning_rate = {rate}
+warmup_steps = {warmup}
 
 [schedule]
 steps = {steps}
-batch_size = 48
+batch_size = {batch}
 save_every = 60
 
 [decoding]
-candidates = 1
+candidates = {candidates}
 
 [policy]
 file = "target/policy.toml"
@@ -102,16 +103,32 @@ class Pairs:
     text: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """What makes a demo of it or a benchmark. held_out: rows of held-out pairs that are looked at;
+    max_length: pieces of the longest text that takes part; candidates: lengths tried in decoding.
+    """
+
+    steps: int = STEPS
+    batch: int = 48
+    held_out: int = 700
+    max_length: int = 18
+    rate: float = 2e-3
+    warmup: int = 60
+    candidates: int = 1
+
+
 class Ports:
     """For each run a free port of the encoder party, and one of the link before it."""
 
-    def __init__(self) -> None:
-        probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(2 * len(RUNS))]
+    def __init__(self, runs: Iterable[str] = RUNS) -> None:
+        names = tuple(runs)
+        probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(2 * len(names))]
         found = [int(probe.getsockname()[1]) for probe in probes]
         for probe in probes:
             probe.close()
-        self.encoder = dict(zip(RUNS, found[::2], strict=True))
-        self.link = dict(zip(RUNS, found[1::2], strict=True))
+        self.encoder = dict(zip(names, found[::2], strict=True))
+        self.link = dict(zip(names, found[1::2], strict=True))
 
 
 def pairs_of(where: str | None, *, language: str) -> Pairs:
@@ -140,9 +157,15 @@ def pairs_of(where: str | None, *, language: str) -> Pairs:
 
 
 def prepare(
-    out: Path, *, where: str | None, languages: tuple[str, str], ports: Ports, steps: int = STEPS
+    out: Path,
+    *,
+    where: str | None,
+    languages: tuple[str, str],
+    ports: Ports,
+    size: Size,
+    runs: Mapping[str, tuple[str, str]] = RUNS,
 ) -> None:
-    """Write settings and policies of both parties for both runs; what lay in `out` goes.
+    """Write settings and policies of both parties for all runs; what lay in `out` goes.
 
     Raises ManifestError where pairs or the package of the extra "demo-translate" are missing.
     """
@@ -156,7 +179,7 @@ def prepare(
     for party, role in (("source", "encoder"), ("target", "decoder")):
         (out / party).mkdir(parents=True)
         shutil.copyfile(policies / f"{role}.toml", out / party / "policy.toml")
-    for name, (activation, gradient) in RUNS.items():
+    for name, (activation, gradient) in runs.items():
         for template, side, port in (
             (_ENCODER, sides[0], ports.encoder[name]),
             (_DECODER, sides[1], ports.link[name]),
@@ -169,18 +192,11 @@ def prepare(
                 train=side.train,
                 evaluate=side.evaluate,
                 text=side.text,
-                held_out=HELD_OUT,
-                max_length=MAX_LENGTH,
                 activation=activation,
                 gradient=gradient,
-                steps=steps,
+                **asdict(size),
             )
             (out / f"{role}-{name}.toml").write_text(text)
-
-
-# Held-out pairs that are looked at, and pieces of the longest text that takes part: a demo's worth.
-HELD_OUT = 300
-MAX_LENGTH = 18
 
 
 def _package(name: str) -> Path:

@@ -17,6 +17,7 @@ from splitlearn.roles import Role
 
 if TYPE_CHECKING:
     from splitlearn.identity import Finding, PartyName
+    from splitlearn.manifest.fields import PeerTable
 
 __all__ = ["doctor"]
 
@@ -149,8 +150,8 @@ def _read(settings: Path) -> tuple[_Aim, ...]:
     if _has(settings, "data") and not _has(settings, "model", key="task"):
         leads = _has(settings, "run", key="name")
         half = load_decoder(settings) if leads else load_encoder(settings)
-        folder, peers = half.identity.folder, (half.peer,)
-        role = Role.ENCODER if leads else Role.DECODER
+        peers: "tuple[PeerTable, ...]" = (half.peer,)
+        folder, role = half.identity.folder, Role.ENCODER if leads else Role.DECODER
     elif _has(settings, "data"):
         job = load_job(settings)
         folder, peers, role = job.identity.folder, job.peers, Role.COMPUTE

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from parties.demo_translate_data import RUNS, Ports, pairs_of, prepare
+from parties.demo_translate_data import RUNS, Ports, Size, pairs_of, prepare
 from splitlearn import policy
 from splitlearn.errors import ManifestError
 from splitlearn.manifest import load_decoder, load_encoder
@@ -20,7 +20,7 @@ def test_every_partys_files_are_whole_and_agree_and_pairs_stay_where_they_lie(
     tmp_path: Path,
 ) -> None:
     ports, where = Ports(), pairs(tmp_path / "pairs")
-    prepare(tmp_path / "out", where=str(where), languages=("de", "en"), ports=ports)
+    prepare(tmp_path / "out", where=str(where), languages=("de", "en"), ports=ports, size=Size())
     for name, codecs in RUNS.items():
         encoder = load_encoder(tmp_path / "out" / f"encoder-{name}.toml")
         decoder = load_decoder(tmp_path / "out" / f"decoder-{name}.toml")
