@@ -138,11 +138,12 @@ def _told(record: "Record") -> str:
                 f"{_shapes(record.parts)}  {record.peer}"
             )
         case audit.RunOpen():
-            what = (
-                f"layers {record.cut[0]} to {record.cut[1]}"
-                if record.cut
-                else f"round {record.round}"
-            )
+            if record.cut:
+                what = f"layers {record.cut[0]} to {record.cut[1]}"
+            elif record.purpose == "translate":
+                what = "an encoder's rows"
+            else:
+                what = f"round {record.round}"
             told = (
                 f"run {record.run} with {record.peer.id}, {record.mode}, {what}, "
                 f"policy {record.policy[:16]}..."

@@ -150,7 +150,7 @@ def _read(settings: Path) -> tuple[_Aim, ...]:
     if _has(settings, "data") and not _has(settings, "model", key="task"):
         leads = _has(settings, "run", key="name")
         half = load_decoder(settings) if leads else load_encoder(settings)
-        peers: "tuple[PeerTable, ...]" = (half.peer,)
+        peers: tuple[PeerTable, ...] = (half.peer,)
         folder, role = half.identity.folder, Role.ENCODER if leads else Role.DECODER
     elif _has(settings, "data"):
         job = load_job(settings)

@@ -1,8 +1,8 @@
 """The source's table of codecs on AB-Net: forward by eight codecs, backward by two; bytes, time, BLEU.
 
-As tests/bench/translation.py, with fewer steps, each of the sixteen runs two processes over the emulated
-link of 100 Mbit/s and 20 ms. SVD writes its factors in float16. Writes out/bench/table2.json and .svg and prints the
-table. Run as `python -m tests.bench.table2`; about an hour. STEPS changes the length of each run.
+As tests/bench/translation.py, with fewer steps: sixteen runs, each of two processes over the emulated link.
+SVD writes its factors in float16. Writes out/bench/table2.json and .svg and prints the table. Run as
+`python -m tests.bench.table2`; about an hour. STEPS changes the length of each run.
 """
 
 import json

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
-from parties import decoder
+from parties import auditor, decoder
 from parties.auditor import judge_of
 from parties.decoder import METRICS, TRANSLATIONS, PairMetrics
 from splitlearn import audit
@@ -35,6 +36,12 @@ def test_a_run_leaves_translations_a_score_and_a_log_that_agrees(
     said = capsys.readouterr()
     assert said.out.splitlines() == lines
     assert f"BLEU {found.bleu:.2f}" in said.err
+    shown = CliRunner().invoke(auditor.app, ["show", str(run / "audit")]).output
+    assert "party/source/role/encoder, full, an encoder's rows" in shown
+    page = tmp_path / "report.html"
+    done = CliRunner().invoke(auditor.app, ["report", str(run / "audit"), "-o", str(page)])
+    assert done.exit_code == 0
+    assert "whoever owns that encoder can turn rows back into text" in page.read_text()
     logs = (run / "audit", tmp_path / "source" / "run" / "target-turned" / "audit")
     assert audit.reconcile(*logs, judge_of=judge_of).exit == audit.Exit.CLEAN
 
