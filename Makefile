@@ -9,12 +9,14 @@ READY := .venv/.ready
 BENCH ?= $(patsubst tests/bench/%.py,%,$(filter-out tests/bench/__init__.py,$(wildcard tests/bench/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pretrain test check bench format clean
+.PHONY: help demo demo-pretrain demo-translate test check bench format clean
 
 help:
 	@echo "make demo    fine-tune a real encoder over two processes, from federation to merged model (out/demo/)"
 	@echo "make demo-pretrain"
 	@echo "             pre-train on four languages over six processes, coordinated by Flower (out/demo-pretrain/)"
+	@echo "make demo-translate"
+	@echo "             translate between two owners over an emulated link (out/demo-translate/; PAIRS=folder or hub name)"
 	@echo "make test    run the tests"
 	@echo "make check   formatting, lint, types, floors, names in the documents"
 	@echo "make bench   run tests/bench/*.py, one JSON each in out/bench/ (BENCH=name runs one)"
@@ -26,6 +28,9 @@ demo: $(READY)
 
 demo-pretrain: $(READY)
 	$(BIN)/splitlearn demo-pretrain
+
+demo-translate: $(READY)
+	$(BIN)/splitlearn demo-translate $(if $(PAIRS),--pairs $(PAIRS))
 
 # A file's tests stay in one process, so what they share is made once. JOBS=0 runs all in this one.
 JOBS ?= 2

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from splitlearn.audit import PartShape, Payload, Record
+    from splitlearn.audit import PartShape, Payload, Record, RunOpen
     from splitlearn.audit.dissect import PartView
 
 __all__ = ["POLL_S", "show"]
@@ -138,13 +138,8 @@ def _told(record: "Record") -> str:
                 f"{_shapes(record.parts)}  {record.peer}"
             )
         case audit.RunOpen():
-            what = (
-                f"layers {record.cut[0]} to {record.cut[1]}"
-                if record.cut
-                else f"round {record.round}"
-            )
             told = (
-                f"run {record.run} with {record.peer.id}, {record.mode}, {what}, "
+                f"run {record.run} with {record.peer.id}, {record.mode}, {_about(record)}, "
                 f"policy {record.policy[:16]}..."
             )
         case audit.Receipt():
@@ -171,6 +166,13 @@ def _told(record: "Record") -> str:
                 f"{record.messages_in} in, {record.denied} stopped"
             )
     return told
+
+
+def _about(record: "RunOpen") -> str:
+    """What a conversation is about."""
+    if record.cut:
+        return f"layers {record.cut[0]} to {record.cut[1]}"
+    return "an encoder's rows" if record.purpose == "translate" else f"round {record.round}"
 
 
 def _shapes(parts: "tuple[PartShape, ...]") -> str:

@@ -12,9 +12,12 @@ from parties import (
     auditor,
     compute,
     coordinator,
+    decoder,
     demo,
     demo_pretrain,
+    demo_translate,
     doctor,
+    encoder,
     federation,
     link,
     node,
@@ -40,6 +43,8 @@ app = typer.Typer(
         "Run one party:  splitlearn trusted train job.toml  |  splitlearn compute\n\n"
         "Pre-train together:  splitlearn coordinator up  |  splitlearn generator run  |  "
         "splitlearn pretrain\n\n"
+        "Translate together:  splitlearn encoder serve encoder.toml  |  "
+        "splitlearn decoder train decoder.toml\n\n"
         "Join a federation:  splitlearn join TOKEN --registrar HOST:PORT\n\n"
         "Check what was sent:  splitlearn audit verify LOG"
     ),
@@ -53,6 +58,8 @@ app.add_typer(coordinator.app, name="coordinator")
 app.add_typer(node.app, name="generator")
 app.command("pretrain")(pretrain.pretrain)
 app.add_typer(vocab.app, name="vocab")
+app.add_typer(encoder.app, name="encoder")
+app.add_typer(decoder.app, name="decoder")
 app.command("join")(federation.join)
 app.command("request")(federation.request)
 app.command("install")(federation.install)
@@ -61,6 +68,7 @@ app.command("doctor")(doctor.doctor)
 app.command("plan")(plan.plan)
 app.command("demo")(demo.demo)
 app.command("demo-pretrain")(demo_pretrain.demo_pretrain)
+app.command("demo-translate")(demo_translate.demo_translate)
 
 
 def main() -> None:

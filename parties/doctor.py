@@ -17,6 +17,7 @@ from splitlearn.roles import Role
 
 if TYPE_CHECKING:
     from splitlearn.identity import Finding, PartyName
+    from splitlearn.manifest.fields import PeerTable
 
 __all__ = ["doctor"]
 
@@ -25,7 +26,8 @@ def doctor(
     settings: Annotated[
         Path | None,
         typer.Argument(
-            help="job.toml, compute.toml, generator.toml or pretrain.toml: whom to reach, and as whom."
+            help="job.toml, compute.toml, generator.toml, pretrain.toml, encoder.toml or decoder.toml: "
+            "whom to reach, and as whom."
         ),
     ] = None,
     folder: Annotated[Path, typer.Option(help="This party's folder, without a settings file.")] = (
@@ -96,7 +98,7 @@ def _coordinator_findings(aim: "_Aim", *, address: str) -> "tuple[Finding, ...]"
 
 
 # Roles that listen for conversations; a registrar answers other questions.
-_CONVERSING = frozenset({Role.TRUSTED, Role.COMPUTE})
+_CONVERSING = frozenset({Role.TRUSTED, Role.COMPUTE, Role.ENCODER, Role.DECODER})
 
 
 @dataclass(frozen=True)
@@ -137,14 +139,20 @@ def _read_hub(settings: Path) -> tuple[_Aim, ...]:
 
 def _read(settings: Path) -> tuple[_Aim, ...]:
     """One for each peer."""
-    from splitlearn.manifest import load_compute, load_job
+    from splitlearn.manifest import load_compute, load_decoder, load_encoder, load_job
 
     if _has(settings, "rounds"):
         return _read_hub(settings)
     if _has(settings, "coordinator"):
         return _read_node(settings)
-    # Only a trusted party has data; each role's peer is the other one.
-    if _has(settings, "data"):
+    # Of those that have data only a trusted party has a task, and only who sets the pace names the run;
+    # each role's peer is the other one.
+    if _has(settings, "data") and not _has(settings, "model", key="task"):
+        leads = _has(settings, "run", key="name")
+        half = load_decoder(settings) if leads else load_encoder(settings)
+        peers: tuple[PeerTable, ...] = (half.peer,)
+        folder, role = half.identity.folder, Role.ENCODER if leads else Role.DECODER
+    elif _has(settings, "data"):
         job = load_job(settings)
         folder, peers, role = job.identity.folder, job.peers, Role.COMPUTE
     else:
@@ -162,9 +170,11 @@ def _read(settings: Path) -> tuple[_Aim, ...]:
     )
 
 
-def _has(settings: Path, table: str) -> bool:
+def _has(settings: Path, table: str, *, key: str | None = None) -> bool:
+    """Whether a file has a table, and in it a key."""
     try:
-        return table in tomllib.loads(settings.read_text(encoding="utf-8"))
+        found = tomllib.loads(settings.read_text(encoding="utf-8")).get(table)
+        return found is not None and (key is None or key in found)
     except (OSError, ValueError):
         # The strict reader has the better sentence for what is wrong.
         return False

@@ -15,6 +15,8 @@ class Role(StrEnum):
     COMPUTE = "compute"
     GENERATOR = "generator"
     DISCRIMINATOR = "discriminator"
+    ENCODER = "encoder"
+    DECODER = "decoder"
     AUDITOR = "auditor"
     REGISTRAR = "registrar"
 
@@ -27,9 +29,9 @@ class Kind(StrEnum):
     WEIGHTS = "weights"  # tensors: a shard of the trunk's weights
     RESUME = "resume"  # the step both sides go on from
     READY = "ready"
-    ACTIVATION = "activation"  # tensor: bottom's output, into the trunk
+    ACTIVATION = "activation"  # tensor: bottom's output into the trunk, or an encoder's output
     OUTPUT = "output"  # tensor: trunk's output, into the top
-    GRADIENT = "gradient"  # tensor: loss by trunk's output
+    GRADIENT = "gradient"  # tensor: loss by trunk's output, or by an encoder's
     INPUT_GRADIENT = "input_gradient"  # tensor: loss by trunk's input
     CHECKPOINT = "checkpoint"  # save the state after this step
     SAVED = "saved"
@@ -44,6 +46,9 @@ class Kind(StrEnum):
     IDS = "ids"  # token ids, corrupted, and which of them were replaced
     ENOUGH = "enough"  # the round is over
     REPORT = "report"  # what the generator did in it, as totals
+    PAIRING = "pairing"  # the terms under which an encoder serves a decoder
+    SAMPLES = "samples"  # tensors: keyed hashes of sample ids
+    WANT = "want"  # the samples whose rows are wanted next
 
 
 # The byte that stands for a kind in a frame header. Never renumber; only append.
@@ -54,30 +59,35 @@ _DOWN = (Role.TRUSTED, Role.COMPUTE)
 _UP = (Role.COMPUTE, Role.TRUSTED)
 _STREAM = (Role.GENERATOR, Role.DISCRIMINATOR)
 _BACK = (Role.DISCRIMINATOR, Role.GENERATOR)
+_ASKING = (Role.DECODER, Role.ENCODER)
+_SERVING = (Role.ENCODER, Role.DECODER)
 
 MAY_SEND: dict[Kind, frozenset[tuple[Role, Role]]] = {
     Kind.OFFER: frozenset({_DOWN}),
-    Kind.ACCEPT: frozenset({_UP}),
+    Kind.ACCEPT: frozenset({_UP, _SERVING}),
     Kind.WEIGHTS: frozenset({_DOWN, _UP}),
-    Kind.RESUME: frozenset({_DOWN}),
-    Kind.READY: frozenset({_UP}),
-    Kind.ACTIVATION: frozenset({_DOWN}),
+    Kind.RESUME: frozenset({_DOWN, _ASKING}),
+    Kind.READY: frozenset({_UP, _SERVING}),
+    Kind.ACTIVATION: frozenset({_DOWN, _SERVING}),
     Kind.OUTPUT: frozenset({_UP}),
-    Kind.GRADIENT: frozenset({_DOWN}),
+    Kind.GRADIENT: frozenset({_DOWN, _ASKING}),
     Kind.INPUT_GRADIENT: frozenset({_UP}),
-    Kind.CHECKPOINT: frozenset({_DOWN}),
-    Kind.SAVED: frozenset({_UP}),
-    Kind.FINISH: frozenset({_DOWN}),
-    Kind.CLOSED: frozenset({_UP, _BACK}),
-    Kind.SETTLE: frozenset({_DOWN, _STREAM}),
-    Kind.SETTLED: frozenset({_UP, _BACK}),
-    Kind.COUNTERSIGNED: frozenset({_DOWN, _STREAM}),
+    Kind.CHECKPOINT: frozenset({_DOWN, _ASKING}),
+    Kind.SAVED: frozenset({_UP, _SERVING}),
+    Kind.FINISH: frozenset({_DOWN, _ASKING}),
+    Kind.CLOSED: frozenset({_UP, _BACK, _SERVING}),
+    Kind.SETTLE: frozenset({_DOWN, _STREAM, _ASKING}),
+    Kind.SETTLED: frozenset({_UP, _BACK, _SERVING}),
+    Kind.COUNTERSIGNED: frozenset({_DOWN, _STREAM, _ASKING}),
     Kind.ROUND: frozenset({_BACK}),
     Kind.ENLIST: frozenset({_STREAM}),
     Kind.ASK: frozenset({_BACK}),
     Kind.IDS: frozenset({_STREAM}),
     Kind.ENOUGH: frozenset({_BACK}),
     Kind.REPORT: frozenset({_STREAM}),
+    Kind.PAIRING: frozenset({_ASKING}),
+    Kind.SAMPLES: frozenset({_ASKING, _SERVING}),
+    Kind.WANT: frozenset({_ASKING}),
 }
 
 

@@ -25,7 +25,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"report"}),
     frozenset(
         {"session", "channel", "codecs", "split", "pipeline", "policy", "audit", "tasks", "leakage"}
-        | {"emulator", "pretrain", "coordination"}
+        | {"emulator", "pretrain", "coordination", "translation"}
     ),
     frozenset({"identity", "data"}),
     frozenset({"wire", "manifest"}),
@@ -36,10 +36,11 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 # Each outside library lives in a few rooms. What is not listed may be imported anywhere.
 ROOMS_OF = {
-    "torch": {"codecs", "split", "engine", "tasks", "leakage", "pretrain"},
-    "transformers": {"split", "tasks", "engine", "pretrain"},
-    "datasets": {"data", "tasks", "pretrain"},
+    "torch": {"codecs", "split", "engine", "tasks", "leakage", "pretrain", "translation"},
+    "transformers": {"split", "tasks", "engine", "pretrain", "translation"},
+    "datasets": {"data", "tasks", "pretrain", "translation"},
     "tokenizers": {"pretrain"},
+    "sacrebleu": {"translation"},
     "flwr": {"coordination", "parties"},
     "uvicorn": {"coordination"},
     "httpx": {"coordination"},

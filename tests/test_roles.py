@@ -32,6 +32,9 @@ def test_codes_are_the_published_ones() -> None:
         "ids": 20,
         "enough": 21,
         "report": 22,
+        "pairing": 23,
+        "samples": 24,
+        "want": 25,
     }
 
 
@@ -49,16 +52,17 @@ def test_every_kind_has_its_senders() -> None:
 def test_nobody_but_the_named_pair_may_send(kind: Kind) -> None:
     split = {(Role.TRUSTED, Role.COMPUTE), (Role.COMPUTE, Role.TRUSTED)}
     streams = {(Role.GENERATOR, Role.DISCRIMINATOR), (Role.DISCRIMINATOR, Role.GENERATOR)}
+    pairs = {(Role.ENCODER, Role.DECODER), (Role.DECODER, Role.ENCODER)}
     allowed = {
         pair
         for pair in itertools.product(Role, repeat=2)
         if may_send(kind, sender=pair[0], receiver=pair[1])
     }
     assert allowed == MAY_SEND[kind]
-    assert allowed <= {*split, *streams}
+    assert allowed <= {*split, *streams, *pairs}
     # What carries numbers stays within its own pair: no float leaves a generator, no id a trusted party.
     if kind in BEARS_TENSORS:
-        assert allowed <= split or kind is Kind.IDS
+        assert allowed <= split | pairs or kind is Kind.IDS
 
 
 @pytest.mark.parametrize("kind", sorted(BEARS_TENSORS | {Kind.OFFER}))

@@ -1,4 +1,4 @@
-"""The record of a conversation's beginning: of a cut model, or of a round in which ids are streamed."""
+"""The record of a conversation's beginning: of a cut model, a round of ids, or an encoder and a decoder."""
 
 import hashlib
 
@@ -7,7 +7,7 @@ import msgspec
 from splitlearn.audit.entries import Bytes, Conversation, Digest, Entry, Party
 from splitlearn.roles import Kind
 from splitlearn.wire.ids import codec_name
-from splitlearn.wire.messages import Offer, Round
+from splitlearn.wire.messages import Offer, Pairing, Round
 
 __all__ = ["RunOpen"]
 
@@ -56,7 +56,7 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
     @classmethod
     def of(
         cls,
-        offer: Offer | Round,
+        offer: Offer | Round | Pairing,
         *,
         software: str,
         me: Party,
@@ -84,6 +84,16 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
             codecs={},
             vocabulary=vocabulary,
         )
+        if isinstance(offer, Pairing):
+            return msgspec.structs.replace(
+                opened,
+                purpose="translate",
+                mode="full" if offer.trains else "features",
+                codecs={
+                    Kind.ACTIVATION.value: offer.activation,
+                    Kind.GRADIENT.value: offer.gradient,
+                },
+            )
         if isinstance(offer, Round):
             return msgspec.structs.replace(
                 opened,

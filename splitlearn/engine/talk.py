@@ -22,10 +22,12 @@ from splitlearn.engine.threads import several_cores
 from splitlearn.errors import AuditError, ChannelError, RefusedError
 from splitlearn.gate import Gate, Outcome, Private
 from splitlearn.roles import Kind
-from splitlearn.session import Session, StreamSession
+from splitlearn.session import PairSession, Session, StreamSession
 from splitlearn.wire.frames import Frame
 from splitlearn.wire.ids import IdBatch
 from splitlearn.wire.messages import Countersigned, Meta, Settled, Settlement
+from splitlearn.wire.samples import Hashes
+from splitlearn.wire.samples import pack as pack_hashes
 from splitlearn.wire.tensors import Part
 
 __all__ = ["Talk"]
@@ -43,7 +45,7 @@ class Talk:
     """
 
     channel: Channel
-    session: Session | StreamSession
+    session: Session | StreamSession | PairSession
     gate: Gate
     deadline_s: float
     overlap: bool = True
@@ -68,6 +70,7 @@ class Talk:
         codec: Codec | None = None,
         parts: tuple[Part, ...] | None = None,
         ids: IdBatch | None = None,
+        hashes: Hashes | None = None,
         private: Private | None = None,
         dp: Dp | None = None,
         keep: bool = False,
@@ -79,7 +82,7 @@ class Talk:
             meta,
             tensor,
             codec=codec,
-            parts=parts,
+            parts=pack_hashes(hashes) if hashes is not None else parts,
             ids=ids,
             private=private,
             dp=dp,
@@ -200,6 +203,10 @@ class Talk:
     def ids(self, frame: Frame) -> IdBatch:
         """The batch in an admitted frame."""
         return self.gate.open_ids(frame)
+
+    def hashes(self, frame: Frame) -> Hashes:
+        """The hashes of samples in an admitted frame."""
+        return self.gate.open_hashes(frame)
 
     def parts(self, frame: Frame) -> tuple[Part, ...]:
         """The weights in an admitted frame."""

@@ -27,7 +27,7 @@ from splitlearn.policy import Direction, Facts, Policy, Rule
 from splitlearn.roles import Kind
 from splitlearn.wire.frames import Frame
 from splitlearn.wire.limits import PROTOCOL
-from splitlearn.wire.messages import Ids, Offer, Round, StepTensor
+from splitlearn.wire.messages import Ids, Offer, Pairing, Round, StepTensor, Want
 
 __all__ = ["Account", "Outcome"]
 
@@ -45,7 +45,7 @@ class Account:
         me: PartyName,
         peer: PartyName,
         binding: str,
-        offer: Offer | Round,
+        offer: Offer | Round | Pairing,
     ) -> None:
         """binding: fingerprint of the peer's certificate."""
         self.witness = Witness(log, me=me, peer=peer, offer=offer)
@@ -108,7 +108,7 @@ class Account:
                 reply_to=step.reply_to if step else 0,
                 step=meta.index if isinstance(meta, Ids) else getattr(meta, "step", None),
                 micro_batch=step.micro_batch if step else None,
-                phase=meta.phase if isinstance(meta, StepTensor | Ids) else "",
+                phase=meta.phase if isinstance(meta, StepTensor | Ids | Want) else "",
                 kind=frame.kind,
                 schema=f"{frame.kind}/{PROTOCOL}",
                 codec=facts.codec,

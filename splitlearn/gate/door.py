@@ -21,6 +21,7 @@ from splitlearn.gate.account import Account, Outcome
 from splitlearn.gate.batches import check_written, pack_ids
 from splitlearn.gate.rows import (
     check_arguments,
+    check_hashes,
     check_rows,
     error_of,
     read_back,
@@ -42,10 +43,10 @@ from splitlearn.policy import (
     check_weights,
 )
 from splitlearn.roles import Kind
-from splitlearn.wire import frames, tensors
+from splitlearn.wire import frames, samples, tensors
 from splitlearn.wire.frames import BEARS_TENSORS, Frame
 from splitlearn.wire.ids import IdBatch, codec_name, unpack
-from splitlearn.wire.messages import Ids, Meta, Offer, Round, StepTensor
+from splitlearn.wire.messages import Ids, Meta, Offer, Pairing, Round, Samples, StepTensor
 from splitlearn.wire.tensors import Part
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Gate:
         me: PartyName,
         peer: PartyName,
         binding: str,
-        offer: Offer | Round,
+        offer: Offer | Round | Pairing,
         ledger: Ledger | None = None,
     ) -> None:
         """Use `Gate.open`."""
@@ -106,7 +107,7 @@ class Gate:
         me: PartyName,
         peer: PartyName,
         binding: str,
-        offer: Offer | Round,
+        offer: Offer | Round | Pairing,
         software: str,
         vocabulary: int | None = None,
         ledger: Ledger | None = None,
@@ -152,8 +153,8 @@ class Gate:
         """Judge a message, write it, judge what was written, log it; the bytes to send.
 
         tensor, codec: the rows (N, D) of a step's message and how to write them; private: what they
-        must not be recognisable by, owed by a trusted party with each of them. parts: weights. ids: a
-        generator's batch, written for the vocabulary of the round.
+        must not be recognisable by, owed by a trusted and an encoder party with each of them. parts:
+        weights, or hashes of samples. ids: a generator's batch, written for the vocabulary of the round.
         dp: for the record, the noise that is in the tensor. keep: seal the frame beside the log, so
         that it can be attacked later; for canaries only.
 
@@ -204,6 +205,8 @@ class Gate:
                     error = error_of(decoded_ND, x_ND)
             elif ids is not None:
                 check_written(written, batch=ids, vocabulary=self._vocabulary)
+            elif isinstance(meta, Samples):
+                check_hashes(written, meta=meta)
             elif written:
                 check_weights(written)
             self._account.enter(
@@ -261,6 +264,15 @@ class Gate:
             attempt.parts = tuple(PartShape.of(part) for part in parts)
             assert isinstance(frame.meta, Ids)
             return unpack(parts, lengths=frame.meta.lengths, vocabulary=self._vocabulary)
+
+    def open_hashes(self, frame: Frame) -> samples.Hashes:
+        """The hashes of samples in an admitted frame, ascending. Raises WireError."""
+        attempt = _Attempt(frame.kind, "in")
+        with self._busy, self._door(attempt):
+            parts = self._parts_of(frame)
+            attempt.parts = tuple(PartShape.of(part) for part in parts)
+            assert isinstance(frame.meta, Samples)
+            return samples.unpack(parts, meta=frame.meta)
 
     def refuse(self, kind: Kind, *, rule: str) -> None:
         """Log that the peer was cut off before a message of it came whole, and shut the door."""

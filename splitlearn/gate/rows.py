@@ -14,11 +14,13 @@ from splitlearn.policy import (
     check_finite,
     check_hidden,
     check_lengths,
+    check_no_numbers,
 )
 from splitlearn.roles import Kind, Role
+from splitlearn.wire import samples
 from splitlearn.wire.frames import BEARS_TENSORS
 from splitlearn.wire.ids import IdBatch
-from splitlearn.wire.messages import StepTensor
+from splitlearn.wire.messages import Samples, StepTensor
 from splitlearn.wire.tensors import Part
 
 if TYPE_CHECKING:
@@ -27,7 +29,15 @@ if TYPE_CHECKING:
 
     from splitlearn.codecs import Codec
 
-__all__ = ["check_arguments", "check_rows", "error_of", "read_back", "rows_of", "same_bits"]
+__all__ = [
+    "check_arguments",
+    "check_hashes",
+    "check_rows",
+    "error_of",
+    "read_back",
+    "rows_of",
+    "same_bits",
+]
 
 
 def check_arguments(
@@ -62,7 +72,12 @@ def check_rows(
     coded: bool,
 ) -> None:
     """The content checks that a party of this role owes for the rows of a message of this kind."""
-    if role is not Role.TRUSTED:
+    if role is Role.DECODER:
+        # Its gradients are by the other side's rows, of which it has no ids to compare with.
+        check_finite(x_ND)
+        check_no_numbers(x_ND, coded=coded)
+        return
+    if role not in _OWNERS:
         check_finite(x_ND)
         return
     if private is None:
@@ -94,6 +109,18 @@ def _new_of(meta: StepTensor) -> tuple[int, ...]:
     if meta.phase != "generate" or not meta.lengths or min(meta.lengths) < meta.width:
         return meta.lengths
     return (meta.width,) * len(meta.lengths)
+
+
+# Those whose rows come from a text of their own, row for row.
+_OWNERS = frozenset({Role.TRUSTED, Role.ENCODER})
+
+
+def check_hashes(parts: tuple[Part, ...], *, meta: Samples) -> None:
+    """Read our own hashes as the peer will; RefusedError for anything else in their place."""
+    try:
+        samples.unpack(parts, meta=meta)
+    except WireError as error:
+        raise RefusedError(f"no hashes of samples: {error}", rule="content.samples") from error
 
 
 def rows_of(tensor: "Tensor") -> "NDArray[np.float32]":

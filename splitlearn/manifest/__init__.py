@@ -8,6 +8,7 @@ from splitlearn.manifest.compute import Compute, load_compute
 from splitlearn.manifest.fields import TEXT_FORMATS, Address, Source
 from splitlearn.manifest.generator import Generator, load_generator
 from splitlearn.manifest.job import Job, load_job
+from splitlearn.manifest.pairs import Decoder, Encoder, load_decoder, load_encoder
 from splitlearn.manifest.pretrain import Pretrain, load_pretrain
 from splitlearn.manifest.summons import Summons, parse_summons
 
@@ -15,6 +16,8 @@ __all__ = [
     "TEXT_FORMATS",
     "Address",
     "Compute",
+    "Decoder",
+    "Encoder",
     "Generator",
     "Job",
     "Pretrain",
@@ -22,6 +25,8 @@ __all__ = [
     "Summons",
     "links",
     "load_compute",
+    "load_decoder",
+    "load_encoder",
     "load_generator",
     "load_job",
     "load_pretrain",

@@ -9,6 +9,7 @@ from splitlearn.policy.content import (
     check_finite,
     check_hidden,
     check_lengths,
+    check_no_numbers,
     check_row_norm,
     check_weights,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "check_finite",
     "check_hidden",
     "check_lengths",
+    "check_no_numbers",
     "check_row_norm",
     "check_weights",
     "explanation",

@@ -24,6 +24,7 @@ __all__ = [
     "check_finite",
     "check_hidden",
     "check_lengths",
+    "check_no_numbers",
     "check_row_norm",
     "check_weights",
 ]
@@ -152,6 +153,14 @@ def check_hidden(
     for label in private.labels:
         if label.ndim == 1:
             _check_line(first_SD, label[apart].astype(np.float64), rule="content.labels")
+
+
+def check_no_numbers(x_ND: Floats, *, coded: bool) -> None:
+    """Refuse rows with columns of whole numbers, such as ids. coded: as in `check_hidden`."""
+    if coded:
+        _check_whole_columns(x_ND[:: max(1, len(x_ND) // SAMPLE_ROWS)])
+    else:
+        _check_whole_numbers(x_ND)
 
 
 # Floats from here on are whole anyway.

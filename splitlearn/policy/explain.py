@@ -98,6 +98,11 @@ _NAMED: Mapping[str, Explanation] = {
         "rows that belong to no token are room for anything",
         _OURS,
     ),
+    "content.samples": Explanation(
+        "hashes of sample ids that repeat, do not ascend, or are of another length",
+        "what stands in their place is no hash, and could be anything",
+        _OURS,
+    ),
     "content.whole": Explanation(
         "whole numbers where a hidden state should be",
         "ids, labels and counts are whole numbers; a hidden state holds one by accident once in "

@@ -1,5 +1,6 @@
 """The legal conversations between two parties, as tables; no I/O, no tensors, no clock."""
 
+from splitlearn.session.pairs import PAIR_NEXT, PairSession, PairState
 from splitlearn.session.steps import EXCHANGE, MAX_UNSETTLED, NEXT, Progress, Session, State
 from splitlearn.session.streams import STREAM_NEXT, StreamSession, StreamState
 
@@ -7,7 +8,10 @@ __all__ = [
     "EXCHANGE",
     "MAX_UNSETTLED",
     "NEXT",
+    "PAIR_NEXT",
     "STREAM_NEXT",
+    "PairSession",
+    "PairState",
     "Progress",
     "Session",
     "State",

@@ -43,6 +43,7 @@ MAGIC = b"SPLN"
 # Kinds that carry a tensor container; every other kind has no payload at all.
 BEARS_TENSORS = frozenset(
     {Kind.WEIGHTS, Kind.ACTIVATION, Kind.OUTPUT, Kind.GRADIENT, Kind.INPUT_GRADIENT, Kind.IDS}
+    | {Kind.SAMPLES}
 )
 
 _HEADER = struct.Struct(">4sBBHQIQ")

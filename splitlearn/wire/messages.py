@@ -10,6 +10,32 @@ from typing import Annotated, Literal, cast
 import msgspec
 
 from splitlearn.roles import Kind
+from splitlearn.wire.terms import (
+    Batch,
+    BottleneckSpec,
+    CodecSpec,
+    CodecStage,
+    Conversation,
+    Count,
+    CutSpec,
+    Detail,
+    Digest,
+    Length,
+    LoraSpec,
+    Meta,
+    Mode,
+    Name,
+    OptimiserSpec,
+    Real,
+    ScheduleSpec,
+    Sequence,
+    Share,
+    SideSpec,
+    Signature,
+    Small,
+    TrunkModel,
+    Vocabulary,
+)
 
 __all__ = [
     "META",
@@ -30,9 +56,11 @@ __all__ = [
     "Mode",
     "Offer",
     "OptimiserSpec",
+    "Pairing",
     "Report",
     "Resume",
     "Round",
+    "Samples",
     "ScheduleSpec",
     "Settled",
     "Settlement",
@@ -41,30 +69,9 @@ __all__ = [
     "Step",
     "StepTensor",
     "TrunkModel",
+    "Want",
     "spelt",
 ]
-
-# 10 million optimiser steps is far beyond any fine-tuning; it keeps every counter in 32 bits.
-Count = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
-# A micro-batch of more than 4,096 examples, or a text of more than 131,072 tokens, is not a job of ours.
-Batch = Annotated[int, msgspec.Meta(ge=0, le=4_096)]
-Length = Annotated[int, msgspec.Meta(ge=1, le=131_072)]
-Small = Annotated[int, msgspec.Meta(ge=0, le=65_536)]
-Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}\Z")]
-Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
-Signature = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}\Z")]
-Conversation = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
-# Each step more that segments may be behind holds one more copy of what trains, at both parties.
-Staleness = Annotated[int, msgspec.Meta(ge=0, le=4)]
-Real = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-# Four times the largest multilingual vocabulary in use.
-Vocabulary = Annotated[int, msgspec.Meta(ge=2, le=2**20)]
-
-
-class Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """Base of all message metadata."""
 
 
 class Empty(Meta, frozen=True):
@@ -97,99 +104,6 @@ class StepTensor(Meta, frozen=True):
     packed: bool
     lengths: Annotated[tuple[Length, ...], msgspec.Meta(max_length=4_096)]
     reply_to: Sequence
-
-
-class TrunkModel(Meta, frozen=True):
-    """What the peer needs to build the trunk's layers: a model type and the numbers of its layers."""
-
-    model_type: Name
-    fields: Annotated[dict[Name, bool | Small | Real | Name], msgspec.Meta(max_length=32)]
-
-
-class BottleneckSpec(Meta, frozen=True):
-    method: Literal["none", "pca", "sft"]
-    rank: Small
-
-
-class CutSpec(Meta, frozen=True):
-    """Trunk is layers [first, last)."""
-
-    first: Small
-    last: Small
-    lower: BottleneckSpec
-    upper: BottleneckSpec
-
-
-class CodecSpec(Meta, frozen=True):
-    """Codec chain of each tensor-bearing kind."""
-
-    activation: Name
-    output: Name
-    gradient: Name
-    input_gradient: Name
-
-
-class OptimiserSpec(Meta, frozen=True):
-    name: Literal["adamw", "sgd"]
-    learning_rate: Real
-    weight_decay: Real
-    beta1: Real
-    beta2: Real
-    epsilon: Real
-
-
-class ScheduleSpec(Meta, frozen=True):
-    """staleness: how many steps a gradient's weights may be behind, and steps more under way."""
-
-    name: Literal["constant", "linear", "cosine"]
-    warmup_steps: Count
-    total_steps: Count
-    staleness: Staleness = 0
-
-
-class LoraSpec(Meta, frozen=True):
-    """The adapters of mode "lora", which both parties draw alike and nobody has to send.
-
-    alpha over rank scales what an adapter adds; dropout is before it. targets: dotted names, inside
-    a block, of the linear layers that have one. seed: all draws follow from it and the names.
-    """
-
-    rank: Annotated[int, msgspec.Meta(ge=1, le=1_024)]
-    alpha: Annotated[float, msgspec.Meta(ge=1e-3, le=1e4)]
-    dropout: Annotated[float, msgspec.Meta(ge=0, le=0.99)]
-    targets: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1, max_length=32)]
-    seed: Count
-
-
-class SideSpec(Meta, frozen=True):
-    """The trunk of mode "side": layers whose output is projected to `rank` columns each and sent back."""
-
-    taps: Annotated[tuple[Small, ...], msgspec.Meta(min_length=1, max_length=64)]
-    rank: Annotated[int, msgspec.Meta(ge=1, le=1_024)]
-
-
-class CodecStage(Meta, frozen=True):
-    """From `step` on, counted from 0, these codecs."""
-
-    step: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
-    codecs: CodecSpec
-
-
-class Detail(Meta, frozen=True):
-    """What only some jobs have: a table for each, absent in all others.
-
-    repeats: the trusted party keeps what the trunk gave back, and does steps alone whose outputs it has
-    all, so that the numbers of steps it names may leave some out. stages: codecs that come after the
-    offer's own, in ascending order.
-    """
-
-    lora: LoraSpec | None = None
-    side: SideSpec | None = None
-    repeats: bool = False
-    stages: Annotated[tuple[CodecStage, ...], msgspec.Meta(max_length=8)] = ()
-
-
-Mode = Literal["features", "side", "lora", "full"]
 
 
 class Offer(Meta, frozen=True):
@@ -365,6 +279,58 @@ class Report(Meta, frozen=True):
     seconds: Real
 
 
+class Pairing(Meta, frozen=True):
+    """PAIRING: what a decoder party wants of an encoder party. No text, path or vocabulary.
+
+    conversation, job, salt: as in OFFER. naming: the key under which sample ids are hashed, the same in
+    all conversations of a run. trains: whether the encoder's adapters do, so that gradients come back.
+    width: columns of the rows that the decoder takes; examples, length: a batch has at most so many, of
+    at most so many rows each. activation, gradient: codec chains. seed: of the encoder's adapters.
+    held: the steps that the decoder holds checkpoints of.
+    """
+
+    run: Name
+    conversation: Conversation
+    job: Digest
+    salt: Digest
+    naming: Digest
+    trains: bool
+    width: Small
+    examples: Batch
+    length: Length
+    activation: Name
+    gradient: Name
+    optimiser: OptimiserSpec
+    schedule: ScheduleSpec
+    seed: Count
+    held: Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
+
+    def __repr__(self) -> str:
+        """Without salt and key: a repr ends up in logs."""
+        return f"Pairing(run={self.run!r}, job={self.job!r}, trains={self.trains})"
+
+
+class Samples(Meta, frozen=True):
+    """SAMPLES: keyed hashes of sample ids in the payload: so many to train on, so many held out.
+
+    First all that the encoder party has, then those of them that the decoder party has too.
+    """
+
+    train: Count
+    evaluate: Count
+
+
+class Want(Meta, frozen=True):
+    """WANT: send the rows of these, by their numbers among the samples of their phase.
+
+    step: optimiser steps done.
+    """
+
+    step: Count
+    phase: Literal["train", "evaluate"]
+    samples: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1, max_length=4_096)]
+
+
 def spelt(meta: Meta) -> Meta | tuple[object, ...]:
     """What stands on the wire for `meta`: all its fields, but for an offer's empty detail."""
     if isinstance(meta, Offer) and meta.detail == Detail():
@@ -395,4 +361,7 @@ META: dict[Kind, type[Meta]] = {
     Kind.IDS: Ids,
     Kind.ENOUGH: Empty,
     Kind.REPORT: Report,
+    Kind.PAIRING: Pairing,
+    Kind.SAMPLES: Samples,
+    Kind.WANT: Want,
 }

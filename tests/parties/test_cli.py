@@ -60,6 +60,7 @@ def test_the_tree_has_all_its_commands() -> None:
         *(f"policy {verb}" for verb in ("list", "show", "check", "explain")),
         *("coordinator up", "coordinator nodes", "generator join", "generator run", "pretrain"),
         *(f"vocab {verb}" for verb in ("count", "train", "show", "key")),
+        *("encoder serve", "decoder train", "decoder translate", "demo-translate"),
         *("join", "request", "install", "doctor", "demo", "demo-pretrain", "plan", "link emulate"),
     }
 

@@ -11,6 +11,7 @@ from splitlearn.coordination import diagnose
 from splitlearn.errors import ManifestError
 from splitlearn.identity import Finding, Identity, Registrar
 from splitlearn.roles import Role
+from tests.bilingual import Bilingual
 from tests.federation import make_authority, make_identity
 from tests.jobs import Changes, make_job
 from tests.tongues import tongues
@@ -160,3 +161,20 @@ def test_a_hubs_settings_are_examined_down_to_its_coordinators_door(tmp_path: Pa
     code, shown = run(str(made.job))
     assert code == 5
     assert "FAIL  port: peer at 127.0.0.1:1 refuses connections" in shown
+
+
+@pytest.mark.parametrize(
+    ("role", "peer", "other"),
+    [(Role.ENCODER, "target", Role.DECODER), (Role.DECODER, "source", Role.ENCODER)],
+)
+def test_owners_of_sentence_pairs_are_examined_and_look_for_each_other(
+    tmp_path: Path, role: Role, peer: str, other: Role
+) -> None:
+    both = Bilingual(tmp_path)
+    settings = both.encoder if role is Role.ENCODER else both.decoder
+    (aim,) = doctor._read(settings)
+    assert (aim.party, aim.role) == (peer, other.value)
+    code, shown = run(str(settings))
+    assert "ok    identity folder" in shown
+    # Nobody is there yet: whoever listens finds its port free, whoever dials finds nobody.
+    assert code == (0 if role is Role.ENCODER else 5)

@@ -28,9 +28,11 @@ from splitlearn.wire import (
     Meta,
     Offer,
     OptimiserSpec,
+    Pairing,
     Report,
     Resume,
     Round,
+    Samples,
     ScheduleSpec,
     Settled,
     Settlement,
@@ -38,6 +40,7 @@ from splitlearn.wire import (
     Step,
     StepTensor,
     TrunkModel,
+    Want,
     frames,
 )
 from splitlearn.wire.frames import MAGIC
@@ -95,6 +98,25 @@ EXAMPLES: dict[Kind, Meta] = {
     Kind.IDS: Ids(641, "train", (3, 2)),
     Kind.ENOUGH: Empty(),
     Kind.REPORT: Report(120, 491_520, 4.25, 61.5),
+    Kind.PAIRING: Pairing(
+        run="de-en",
+        conversation="c" * 32,
+        job="0" * 64,
+        salt="f" * 64,
+        naming="7" * 64,
+        trains=True,
+        width=384,
+        examples=64,
+        length=129,
+        activation="int8+zstd",
+        gradient="int8+zstd",
+        optimiser=OptimiserSpec("adamw", 2e-3, 0.0, 0.9, 0.98, 1e-8),
+        schedule=ScheduleSpec("inverse_sqrt", 100, 2_000),
+        seed=0,
+        held=(0, 50),
+    ),
+    Kind.SAMPLES: Samples(29_000, 1_000),
+    Kind.WANT: Want(51, "train", (28_999, 4, 170)),
 }
 
 

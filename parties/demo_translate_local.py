@@ -1,0 +1,109 @@
+"""What the translation demo is compared with: both halves in one process, pre-trained or from scratch.
+
+A process of its own, so that the two baselines run side by side:
+`python -m parties.demo_translate_local ENCODER DECODER RESULT [--until FILE]`.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+__all__ = ["SCRATCH_RATE", "baseline", "main"]
+
+# With every weight training, the rate that adapters learn at is too high.
+SCRATCH_RATE = 5e-4
+# Steps of a baseline that ends by the clock.
+_MANY = 1_000_000
+
+
+def baseline(encoder_file: Path, decoder_file: Path, *, until: Path | None) -> dict[str, Any]:
+    """Train and score both halves here. until: a file that is there once the pre-trained pair has trained and
+    says for how many seconds; given, the pair is from scratch and trains for as long.
+
+    The score, its signature, steps and seconds of training.
+    """
+    import msgspec
+
+    from parties.console import Display
+    from parties.pairs import corpus_of, decoder_run, encoder_of
+    from splitlearn.engine.plain_pair import PlainPair
+    from splitlearn.engine.threads import use_threads
+    from splitlearn.manifest import load_decoder, load_encoder
+    from splitlearn.translation import DecoderShape, EncoderShape
+    from splitlearn.translation.bleu import bleu_of
+    from splitlearn.translation.scratch import from_scratch
+    from splitlearn.translation.text import load_tokenizer
+
+    use_threads(1)  # as the parties have
+    one, other = load_encoder(encoder_file), load_decoder(decoder_file)
+    run = decoder_run(other)
+    terms, decoder = run.terms, run.decoder
+    encoder = encoder_of(one, trains=terms.trains, seed=terms.seed)
+    steps, optimiser = terms.schedule.total_steps, terms.optimiser
+    if until is not None:
+        steps = _MANY
+        optimiser = msgspec.structs.replace(optimiser, learning_rate=SCRATCH_RATE)
+        encoder, decoder = from_scratch(
+            encoder.frozen.config,
+            words_V=decoder.words_V,
+            encoder=EncoderShape(inner=one.adapters.inner),
+            decoder=DecoderShape(inner=other.adapters.inner, reach=other.adapters.reach),
+            seed=terms.seed,
+        )
+    corpus = corpus_of(one.data, tokenizer=load_tokenizer(one.model.path))
+    pair = PlainPair(
+        encoder, decoder, corpus, run.corpus, run.special, terms.naming, objective=run.objective
+    )
+    what = "from scratch" if until is not None else "in one process"
+    with Display(what, total=None if until is not None else steps) as display:
+        began_s = time.monotonic()
+        losses = pair.train(
+            batch=run.batch,
+            optimiser=optimiser,
+            schedule=msgspec.structs.replace(terms.schedule, total_steps=steps),
+            seed=terms.seed,
+            observe=display,
+            enough=lambda: until is not None and _as_long(until, since_s=began_s),
+        )
+        seconds = time.monotonic() - began_s
+        if until is None:
+            part = other.run.folder / "trained.part"
+            part.write_text(repr(seconds))
+            part.rename(part.with_suffix(""))
+        display.begin("translating", total=len(run.corpus.evaluate))
+        found = pair.translate(
+            observe=display,
+            at_once=run.evaluated,
+            iterations=run.iterations,
+            candidates=run.candidates,
+        )
+    score = bleu_of([text for _, text in found], references=[text for text, _ in found])
+    return {
+        "bleu": score.score,
+        "signature": score.signature,
+        "steps": len(losses),
+        "seconds": round(seconds, 1),
+        "losses": losses,
+    }
+
+
+def _as_long(until: Path, *, since_s: float) -> bool:
+    return until.exists() and time.monotonic() - since_s >= float(until.read_text())
+
+
+def main() -> None:
+    """The baseline as a process."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("encoder", type=Path)
+    parser.add_argument("decoder", type=Path)
+    parser.add_argument("result", type=Path)
+    parser.add_argument("--until", type=Path)
+    given = parser.parse_args()
+    found = baseline(given.encoder, given.decoder, until=given.until)
+    given.result.write_text(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

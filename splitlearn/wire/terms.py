@@ -1,0 +1,148 @@
+"""What messages agree on, in parts: bounded types, and the specs that an offer or a pairing is made of."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+__all__ = [
+    "Batch",
+    "BottleneckSpec",
+    "CodecSpec",
+    "CodecStage",
+    "Conversation",
+    "Count",
+    "CutSpec",
+    "Detail",
+    "Digest",
+    "Length",
+    "LoraSpec",
+    "Meta",
+    "Mode",
+    "Name",
+    "OptimiserSpec",
+    "Real",
+    "ScheduleSpec",
+    "Sequence",
+    "Share",
+    "SideSpec",
+    "Signature",
+    "Small",
+    "Staleness",
+    "TrunkModel",
+    "Vocabulary",
+]
+
+# 10 million optimiser steps is far beyond any fine-tuning; it keeps every counter in 32 bits.
+Count = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
+# A micro-batch of more than 4,096 examples, or a text of more than 131,072 tokens, is not a job of ours.
+Batch = Annotated[int, msgspec.Meta(ge=0, le=4_096)]
+Length = Annotated[int, msgspec.Meta(ge=1, le=131_072)]
+Small = Annotated[int, msgspec.Meta(ge=0, le=65_536)]
+Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}\Z")]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Signature = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}\Z")]
+Conversation = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
+# Each step more that segments may be behind holds one more copy of what trains, at both parties.
+Staleness = Annotated[int, msgspec.Meta(ge=0, le=4)]
+Real = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+# Four times the largest multilingual vocabulary in use.
+Vocabulary = Annotated[int, msgspec.Meta(ge=2, le=2**20)]
+
+
+class Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """Base of all message metadata."""
+
+
+class TrunkModel(Meta, frozen=True):
+    """What the peer needs to build the trunk's layers: a model type and the numbers of its layers."""
+
+    model_type: Name
+    fields: Annotated[dict[Name, bool | Small | Real | Name], msgspec.Meta(max_length=32)]
+
+
+class BottleneckSpec(Meta, frozen=True):
+    method: Literal["none", "pca", "sft"]
+    rank: Small
+
+
+class CutSpec(Meta, frozen=True):
+    """Trunk is layers [first, last)."""
+
+    first: Small
+    last: Small
+    lower: BottleneckSpec
+    upper: BottleneckSpec
+
+
+class CodecSpec(Meta, frozen=True):
+    """Codec chain of each tensor-bearing kind."""
+
+    activation: Name
+    output: Name
+    gradient: Name
+    input_gradient: Name
+
+
+class OptimiserSpec(Meta, frozen=True):
+    name: Literal["adamw", "sgd"]
+    learning_rate: Real
+    weight_decay: Real
+    beta1: Real
+    beta2: Real
+    epsilon: Real
+
+
+class ScheduleSpec(Meta, frozen=True):
+    """staleness: how many steps a gradient's weights may be behind, and steps more under way."""
+
+    name: Literal["constant", "linear", "cosine", "inverse_sqrt"]
+    warmup_steps: Count
+    total_steps: Count
+    staleness: Staleness = 0
+
+
+class LoraSpec(Meta, frozen=True):
+    """The adapters of mode "lora", which both parties draw alike and nobody has to send.
+
+    alpha over rank scales what an adapter adds; dropout is before it. targets: dotted names, inside
+    a block, of the linear layers that have one. seed: all draws follow from it and the names.
+    """
+
+    rank: Annotated[int, msgspec.Meta(ge=1, le=1_024)]
+    alpha: Annotated[float, msgspec.Meta(ge=1e-3, le=1e4)]
+    dropout: Annotated[float, msgspec.Meta(ge=0, le=0.99)]
+    targets: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1, max_length=32)]
+    seed: Count
+
+
+class SideSpec(Meta, frozen=True):
+    """The trunk of mode "side": layers whose output is projected to `rank` columns each and sent back."""
+
+    taps: Annotated[tuple[Small, ...], msgspec.Meta(min_length=1, max_length=64)]
+    rank: Annotated[int, msgspec.Meta(ge=1, le=1_024)]
+
+
+class CodecStage(Meta, frozen=True):
+    """From `step` on, counted from 0, these codecs."""
+
+    step: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
+    codecs: CodecSpec
+
+
+class Detail(Meta, frozen=True):
+    """What only some jobs have: a table for each, absent in all others.
+
+    repeats: the trusted party keeps what the trunk gave back, and does steps alone whose outputs it has
+    all, so that the numbers of steps it names may leave some out. stages: codecs that come after the
+    offer's own, in ascending order.
+    """
+
+    lora: LoraSpec | None = None
+    side: SideSpec | None = None
+    repeats: bool = False
+    stages: Annotated[tuple[CodecStage, ...], msgspec.Meta(max_length=8)] = ()
+
+
+Mode = Literal["features", "side", "lora", "full"]

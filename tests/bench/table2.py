@@ -1,0 +1,102 @@
+"""The source's table of codecs on AB-Net: forward by eight codecs, backward by two; bytes, time, BLEU.
+
+As tests/bench/translation.py, with fewer steps: sixteen runs, each of two processes over the emulated link.
+SVD writes its factors in float16. Writes out/bench/table2.json and .svg and prints the table. Run as
+`python -m tests.bench.table2`; about an hour. STEPS changes the length of each run.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from parties.demo_translate import join_both, metrics_of, tensor_bytes
+from parties.demo_translate_data import Ports, Size, prepare
+from tests.bench.translation import across
+
+ROOT = Path(__file__).parent.parent.parent
+RESULT = ROOT / "out" / "bench" / "table2.json"
+FORWARD = ("identity", "fp16", "svd-0.8", "svd-0.6", "svd-0.4", "svd-0.2", "int8", "int4-g64")
+BACKWARD = ("identity", "int8")
+SIZE = Size(steps=int(os.environ.get("STEPS", "200")), held_out=1_014)
+
+
+def main() -> None:
+    runs = {f"{f}-{b}".replace(".", ""): (f, b) for f in FORWARD for b in BACKWARD}
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="splitlearn-bench-") as name:
+        out, ports = Path(name) / "run", Ports(runs)
+        prepare(
+            out,
+            where=os.environ.get("PAIRS"),
+            languages=("de", "en"),
+            ports=ports,
+            size=SIZE,
+            runs=runs,
+        )
+        join_both(out)
+        for run, (forward, backward) in runs.items():
+            across(out, run, ports=ports)
+            found = metrics_of(out, run)
+            rows.append(
+                {
+                    "forward": forward,
+                    "backward": backward,
+                    "bytes": tensor_bytes(found),
+                    "step_s": found.step_s,
+                    "bleu": found.bleu,
+                    "loss": sum(found.losses[-20:]) / len(found.losses[-20:]),
+                }
+            )
+    whole = rows[0]["bytes"]
+    print(f"{'forward':12}{'backward':12}{'bytes':>8}{'s a step':>10}{'loss':>8}{'BLEU':>8}")
+    for row in rows:
+        row["ratio"] = row["bytes"] / whole
+        print(
+            f"{row['forward']:12}{row['backward']:12}{row['ratio']:8.1%}{row['step_s']:10.2f}"
+            f"{row['loss']:8.3f}{row['bleu']:8.2f}"
+        )
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
+    RESULT.write_text(json.dumps({"steps": SIZE.steps, "rows": rows}, indent=2) + "\n")
+    RESULT.with_suffix(".svg").write_text(plot(rows))
+
+
+def plot(rows: list[dict[str, Any]]) -> str:
+    """BLEU over the share of bytes, one point a run; hollow where the way back is uncompressed."""
+    wide, high, edge = 860, 520, 60
+    best = max(1e-9, *(row["bleu"] for row in rows)) * 1.1
+
+    def x(ratio: float) -> float:
+        return edge + (wide - 2 * edge) * ratio
+
+    def y(bleu: float) -> float:
+        return high - edge - (high - 2 * edge) * bleu / best
+
+    drawn = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" font-size="11">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<path d="M{edge} {edge}V{high - edge}H{wide - edge}" fill="none" stroke="black"/>',
+        f'<text x="{wide / 2}" y="{high - 15}" text-anchor="middle">bytes / uncompressed bytes</text>',
+        f'<text x="15" y="{edge - 20}">BLEU</text>',
+    ]
+    drawn += [
+        f'<text x="{x(ratio):.0f}" y="{high - edge + 16}" text-anchor="middle">{ratio:g}</text>'
+        for ratio in (0.0, 0.25, 0.5, 0.75, 1.0)
+    ]
+    drawn += [
+        f'<text x="{edge - 34}" y="{y(best * part):.0f}">{best * part:.1f}</text>'
+        for part in (0.25, 0.5, 0.75, 1.0)
+    ]
+    for row in rows:
+        at = (x(row["ratio"]), y(row["bleu"]))
+        fill = "white" if row["backward"] == "identity" else "#0a6"
+        drawn.append(
+            f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="4" fill="{fill}" stroke="#0a6"/>'
+            f'<text x="{at[0] + 6:.1f}" y="{at[1] - 5:.1f}">{row["forward"]}</text>'
+        )
+    return "".join([*drawn, "</svg>\n"])
+
+
+if __name__ == "__main__":
+    main()
