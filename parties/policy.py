@@ -144,7 +144,10 @@ def explain(
 
 
 # Kinds whose tensors matter to whoever reads a list of policies.
-_BEARING = ("activation", "gradient", "output", "input_gradient", "weights", "ids")
+_BEARING = (
+    *("activation", "gradient", "output", "input_gradient", "weights", "ids"),
+    "samples",
+)
 
 # What each kind that leaves carries, in plain words.
 _CARRIES = {

@@ -190,11 +190,12 @@ class DecoderEngine:
             names_of(corpus.evaluate.samples, naming=naming),
         )
         common = hashes_of(mine[0].keys() & set(theirs[0]), mine[1].keys() & set(theirs[1]))
-        if not common[0]:
-            raise ManifestError(
-                f"of our {len(mine[0])} samples to train on {self._channel.peer} has none; both sides "
-                "have to name their samples alike, in the column data.id"
-            )
+        for what, names, found in zip(("train on", "hold out"), mine, common, strict=True):
+            if not found:
+                raise ManifestError(
+                    f"of our {len(names)} samples to {what} {self._channel.peer} has none; both sides have "
+                    "to name their samples alike (data.id) and leave out few (data.max_length)"
+                )
         talk.say(Kind.SAMPLES, Samples(len(common[0]), len(common[1])), hashes=common)
         numbered = {
             phase: [names[each] for each in found]

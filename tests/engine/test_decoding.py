@@ -1,5 +1,6 @@
 """The decoder party's loop over real gates, logs and sessions: codecs, kept rows, restarts, logs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,12 @@ from parties.auditor import judge_of
 from splitlearn import audit
 from splitlearn.engine.decoding import DecoderEngine
 from splitlearn.engine.events import Event, Finished, RolledBack, StepDone
+from splitlearn.engine.pairing import Corpus
+from splitlearn.errors import ManifestError
 from splitlearn.roles import Kind, Role
+from splitlearn.translation.text import Sentences
 from splitlearn.wire.messages import Pairing, ScheduleSpec
-from tests.pairs import Meeting, terms
+from tests.pairs import Meeting, terms, tokenizer
 
 
 def trained(
@@ -124,22 +128,18 @@ def test_an_encoder_that_is_killed_costs_time_only(tmp_path: Path) -> None:
     assert engine.losses == undisturbed.losses
 
 
-def test_samples_of_other_names_are_told(tmp_path: Path) -> None:
-    from dataclasses import replace
-
-    from splitlearn.engine.pairing import Corpus
-    from splitlearn.errors import ManifestError
-    from splitlearn.translation.text import Sentences
-    from tests.pairs import tokenizer
-
+@pytest.mark.parametrize("what", ["train on", "hold out"])
+def test_samples_of_other_names_are_told_before_training(tmp_path: Path, what: str) -> None:
     meeting = Meeting(tmp_path)
     meeting.serve()
     engine = meeting.decode(terms())
     other = Sentences({"x1": "w1 w2"}, tokenizer=tokenizer(), max_length=16)
-    engine.run = replace(engine.run, corpus=Corpus(other, other))
-    with pytest.raises(ManifestError, match="name their samples alike"):
+    mine = engine.run.corpus
+    corpus = Corpus(other, mine.evaluate) if what == "train on" else Corpus(mine.train, other)
+    engine.run = replace(engine.run, corpus=corpus)
+    with pytest.raises(ManifestError, match=f"of our 1 samples to {what} .* has none"):
         engine.train()
     engine.end(None)
     meeting.ends[1].close()
     meeting.close()
-    assert Role.DECODER in meeting.logs
+    assert not engine.losses

@@ -155,7 +155,7 @@ def test_what_the_shipped_policies_watch_beyond_their_rules() -> None:
     )
     for name in ("strict", "standard"):
         assert load(POLICIES / f"{name}.toml").guard == Guard(label_correlation=0.9)
-    for name in ("research", "demo", "compute", "generator", "discriminator"):
+    for name in ("research", "demo", "compute", "generator", "discriminator", "encoder", "decoder"):
         policy = load(POLICIES / f"{name}.toml")
         assert (policy.leakage, policy.guard) == (None, None)
 
@@ -166,7 +166,10 @@ def test_two_parties_under_the_committed_policies_can_hold_a_whole_conversation(
         Role.TRUSTED: DEMO,
         **{
             role: load(POLICIES / f"{role}.toml")
-            for role in (Role.COMPUTE, Role.GENERATOR, Role.DISCRIMINATOR)
+            for role in (
+                *(Role.COMPUTE, Role.GENERATOR, Role.DISCRIMINATOR),
+                *(Role.ENCODER, Role.DECODER),
+            )
         },
     }
     for kind, pairs in MAY_SEND.items():
