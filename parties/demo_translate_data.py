@@ -18,7 +18,7 @@ __all__ = ["DEFAULT", "RUNS", "STEPS", "Pairs", "Ports", "Size", "pairs_of", "pr
 # Where the pairs are looked for if none are named.
 DEFAULT = Path("../shared/data/multi30k")
 # The two runs across the link, by the codec of activations and that of gradients.
-RUNS = {"codec": ("int8+zstd", "int4-g64"), "uncompressed": ("identity", "identity")}
+RUNS = {"codec": ("int8+zstd", "int8+zstd"), "uncompressed": ("identity", "identity")}
 STEPS = 120
 
 _ENCODER = """\
