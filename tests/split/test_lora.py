@@ -10,6 +10,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.cut import Bottleneck, Cut
+from splitlearn.split.families import layers_of
 from splitlearn.split.freeze import freeze, freeze_trunk, set_training
 from splitlearn.split.lora import (
     adapt,
@@ -180,6 +181,32 @@ def test_peft_loads_what_is_exported_and_gives_the_same_logits(
     assert loaded.peft_config["default"].base_model_name_or_path == "owner/base"
     torch.testing.assert_close(logits(loaded), logits(model), rtol=0, atol=1e-6)
     assert not torch.allclose(logits(loaded), logits(tiny_model("bert")), atol=1e-3)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "llama", "mistral", "bart"])
+def test_pefts_folder_and_the_folded_model_are_the_trained_one_in_other_families(
+    tmp_path: Path, model_type: str
+) -> None:
+    """GPT-2's weights lie across; heads are tied or not; a decoder trains whole above an encoder."""
+    model, base = tiny_model(model_type), tiny_model(model_type)
+    spec = msgspec.structs.replace(SPEC, targets=targets_in(layers_of(model)[1], which="all"))
+    adapt(blocks_of(model, cut=CUT, where="trunk", train_bottom=False), spec)
+    freeze(model, cut=CUT, mode="lora", train_bottom=False)
+    trained_a_bit(model)
+    save_adapters(tmp_path / "adapters", model=model, spec=spec, base=None)
+    made = tiny_batch(base)
+
+    def said(by: nn.Module) -> torch.Tensor:
+        with torch.no_grad():
+            return by.eval()(**made.inputs, **made.labels)["logits"]
+
+    before, expected = said(base), said(model)
+    fold(model)
+    assert model.state_dict().keys() == base.state_dict().keys()
+    torch.testing.assert_close(said(model), expected, rtol=0, atol=1e-5)
+    alone = PeftModel.from_pretrained(base, tmp_path / "adapters")
+    torch.testing.assert_close(said(alone), expected, rtol=0, atol=1e-5)
+    assert not torch.allclose(before, expected, atol=1e-3)
 
 
 def test_folded_adapters_leave_an_ordinary_model() -> None:
