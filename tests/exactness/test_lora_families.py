@@ -49,7 +49,14 @@ def test_adapters_train_as_in_the_unsplit_run(
     adapt(blocks_of(whole, cut=CUT, where=where, train_bottom=train_bottom), spec)
     freeze(whole, cut=CUT, mode="lora", train_bottom=train_bottom)
     run = trusted_run(
-        model, cut=CUT, total=STEPS, mode="lora", train_bottom=train_bottom, lora=spec, where=where
+        model,
+        cut=CUT,
+        total=STEPS,
+        mode="lora",
+        train_bottom=train_bottom,
+        lora=spec,
+        where=where,
+        every=STEPS,
     )
     expected = train_plain(
         whole,

@@ -143,6 +143,16 @@ def test_a_peers_targets_have_to_be_there() -> None:
             check_targets(trunk, msgspec.structs.replace(SPEC, targets=(target,)))
 
 
+def test_gpt2s_layers_that_lie_across_are_linear_ones_too() -> None:
+    model = tiny_model("gpt2")
+    targets = targets_in(layers_of(model)[1], which="attention")
+    assert targets == ("attn.c_attn", "attn.c_proj")
+    _, trunk = split(factor(model, cut=CUT, bases={}), cut=CUT)
+    check_targets(trunk, msgspec.structs.replace(SPEC, targets=targets))
+    with pytest.raises(WireError, match=r"adapter at ln_1 of layer 1; there is no such"):
+        check_targets(trunk, msgspec.structs.replace(SPEC, targets=("ln_1",)))
+
+
 def test_adapters_drop_out_in_training_and_what_is_frozen_does_not() -> None:
     model = tiny_model("bert", dropout=0.1)
     spec = msgspec.structs.replace(SPEC, dropout=0.5)
