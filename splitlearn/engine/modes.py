@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 
 from splitlearn.manifest import Job
 from splitlearn.split import Cut, adapt, blocks_of, taps_of, targets_in
+from splitlearn.split.families import family_of
 from splitlearn.wire.messages import LoraSpec, SideSpec
 
 __all__ = ["adapt_own", "lora_of", "side_of"]
@@ -40,10 +41,19 @@ def adapt_own(job: Job, model: PreTrainedModel, cut: Cut, lora: LoraSpec) -> Non
     adapt(blocks_of(model, cut=cut, where=where, train_bottom=train_bottom), lora)
 
 
-def side_of(job: Job, cut: Cut) -> SideSpec | None:
-    """The taps that the job asks for, as an offer names them; None in other modes."""
+def side_of(job: Job, model: PreTrainedModel, cut: Cut) -> SideSpec | None:
+    """The taps that the job asks for, as an offer names them; None in other modes.
+
+    ManifestError for a decoder: the network's tokens see those after them, too.
+    """
     if job.cut.mode != "side":
         return None
+    if family_of(model).causal:
+        raise job.fault(
+            "cut.mode",
+            f'is "side", whose network sees the tokens that this {model.config.model_type} model is to '
+            'say; of a decoder it takes "features", "lora" or "full"',
+        )
     if not cut.whole:
         raise job.fault("cut.side", "finds no whole layer at the peer; give it one more")
     return SideSpec(taps=taps_of(cut, count=job.cut.side.taps), rank=job.cut.side.rank)

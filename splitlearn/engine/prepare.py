@@ -122,7 +122,7 @@ def prepare(job: Job) -> Prepared:
     blueprint = trunk_model(model)
     bases = dict(cut_bases(job, model, cut, data.tokenizer))
     in_codecs = dict(codec_bases(job, model, cut, data.tokenizer))
-    side = side_of(job, cut)
+    side = side_of(job, model, cut)
     tapped = {} if side is None else dict(tapped_bases(job, model, side, data.tokenizer))
     factor(model, cut=cut, bases=bases)
     lora = lora_of(job, model, cut)
@@ -263,7 +263,7 @@ def unsplit(job: Job, *, beside: bool = True) -> tuple[Data, PreTrainedModel]:
     data, model = data_of(job)
     cut, mode = _cut(job, model), job.cut.mode
     whole = Cut(cut.first, cut.last)
-    side = side_of(job, whole) if beside else None
+    side = side_of(job, model, whole) if beside else None
     if (lora := lora_of(job, model, whole)) is not None:
         adapt_own(job, model, whole, lora)
     if side is not None:

@@ -9,7 +9,7 @@ party and the unsplit model draw the same numbers on any machine, and nobody has
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.cut import Cut
@@ -43,6 +44,8 @@ __all__ = [
 ]
 
 Where = Literal["trunk", "all"]
+# What peft puts an adapter beside; GPT-2's Conv1D is a linear layer whose weight is laid the other way.
+_LINEAR = (nn.Linear, Conv1D)
 # peft's name for the one set of adapters that there is.
 _NAME = "default"
 _MARK = ".lora_"
@@ -56,7 +59,7 @@ def targets_in(block: nn.Module, *, which: Literal["attention", "all"]) -> tuple
     names = tuple(
         name
         for name, module in block.named_modules()
-        if isinstance(module, nn.Linear) and (which == "all" or "att" in name.lower())
+        if isinstance(module, _LINEAR) and (which == "all" or "att" in name.lower())
     )
     if not names:
         raise ManifestError(
@@ -71,7 +74,7 @@ def check_targets(trunk: Trunk, spec: LoraSpec) -> None:
     for index, block in trunk_blocks(trunk).items():
         found = dict(block.named_modules())
         for target in spec.targets:
-            if not isinstance(found.get(target), nn.Linear):
+            if not isinstance(found.get(target), _LINEAR):
                 raise WireError(
                     f"the peer wants an adapter at {target} of layer {index}; there is no such linear "
                     "layer in a block of this model"
@@ -117,6 +120,7 @@ def adapt(blocks: Mapping[int, nn.Module], spec: LoraSpec) -> None:
         lora_alpha=cast(int, spec.alpha),  # a float will do, peft's own type says less
         lora_dropout=spec.dropout,
         target_modules=[f"{index}.{target}" for index in blocks for target in spec.targets],
+        fan_in_fan_out=_lies_across(whole, spec.targets),
         bias="none",
     )
     # On the meta device, so that nothing is drawn from torch's one generator.
@@ -182,6 +186,7 @@ def save_adapters(folder: Path, *, model: nn.Module, spec: LoraSpec, base: str |
         lora_dropout=spec.dropout,
         target_modules=sorted(_adapted(model)),
         modules_to_save=whole or None,
+        fan_in_fan_out=_lies_across(model, spec.targets),
         bias="none",
         inference_mode=True,
         base_model_name_or_path=base,
@@ -209,6 +214,16 @@ def _drawn(weight: Tensor, *, name: str, seed: int) -> Tensor:
     uniform = ((raw >> 40).astype(np.int64) - 2**23).astype(np.float32) * np.float32(2.0**-23)
     bound = np.float32(1 / math.sqrt(weight.shape[1]))
     return torch.from_numpy(uniform * bound).reshape(weight.shape).clone()
+
+
+def _lies_across(module: nn.Module, targets: Sequence[str]) -> bool:
+    """Whether the weights that get adapters are (columns in, columns out): peft asks for one answer."""
+    ends = tuple(f".{target}" for target in targets)
+    return any(
+        isinstance(found, Conv1D) or isinstance(getattr(found, "base_layer", None), Conv1D)
+        for name, found in module.named_modules()
+        if name.endswith(ends)
+    )
 
 
 def _adapted(model: nn.Module) -> "dict[str, Linear]":

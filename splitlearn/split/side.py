@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 from transformers import PretrainedConfig, PreTrainedModel
 
-from splitlearn.errors import WireError
+from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.bottleneck import Down, PcaBasis, Up, pca_pair
 from splitlearn.split.cut import Cut
-from splitlearn.split.families import layers_of, replace_layers
+from splitlearn.split.families import family_of, layers_of, replace_layers
 from splitlearn.split.stage import RemoteStage, Trunk
 from splitlearn.wire.messages import SideSpec
 
@@ -190,8 +190,13 @@ def put_side(
     """Put a side network behind the local part's remote stage. basis: of the last tap.
 
     width: columns of the network. Its first weights are drawn from the seed; torch's own generator
-    stays where it was.
+    stays where it was. ManifestError for a decoder, whose tokens must not see those after them.
     """
+    if family_of(local).causal:
+        raise ManifestError(
+            f"a side network sees the tokens that a {local.config.model_type} model is to say; of a "
+            'decoder take mode "features", "lora" or "full"'
+        )
     stage = SideStage(
         _network(local.config, basis, taps=len(spec.taps), rank=spec.rank, width=width, seed=seed)
     )

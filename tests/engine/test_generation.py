@@ -17,14 +17,21 @@ from splitlearn.audit.records import Payload, decode
 from splitlearn.channel import Channel, pair
 from splitlearn.engine import line
 from splitlearn.engine.generation import Sampling
+from splitlearn.engine.plain import train_plain
 from splitlearn.engine.prepare import check_policy
 from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.trusted import TrustedEngine
 from splitlearn.errors import RefusedError, SplitLearnError, WireError
 from splitlearn.policy import load
 from splitlearn.split.cut import Bottleneck, Cut
+from splitlearn.split.families import layers_of
+from splitlearn.split.freeze import freeze
+from splitlearn.split.lora import adapt, blocks_of, fold, targets_in
 from splitlearn.split.stage import factor
+from splitlearn.wire.messages import LoraSpec
+from tests.chains import chain_engine, chain_run, hosts
 from tests.rig import (
+    ADAMW,
     POLICIES,
     ComputeThread,
     Party,
@@ -138,6 +145,87 @@ def test_tokens_and_logits_are_those_of_the_unsplit_model_with_its_cache(
     logits = [step for _, steps in expected for step in steps]
     assert len(said) == len(logits)
     assert all(map(torch.equal, said, logits))
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "llama"])
+def test_a_run_with_adapters_goes_on_as_the_unsplit_model_and_as_the_merged_one(
+    tmp_path: Path, model_type: str
+) -> None:
+    cut, model = Cut(1, 3), tiny_model(model_type)
+    base, whole = copy.deepcopy(model), copy.deepcopy(model)
+    targets = targets_in(layers_of(model)[1], which="all")
+    spec = LoraSpec(rank=4, alpha=8.0, dropout=0.0, targets=targets, seed=5)
+    fast = msgspec.structs.replace(ADAMW, learning_rate=0.02)
+    run = trusted_run(
+        model, cut=cut, total=3, mode="lora", train_bottom=False, optimiser=fast, lora=spec
+    )
+    adapt(blocks_of(whole, cut=cut, where="trunk", train_bottom=False), spec)
+    freeze(whole, cut=cut, mode="lora", train_bottom=False)
+    train_plain(
+        whole,
+        steps=lambda _: [batch_of(tiny_batch(base))],
+        optimiser=run.offer.optimiser,
+        schedule=run.offer.schedule,
+        seed=0,
+        observe=lambda _: None,
+    )
+    sampling = Sampling(tokens=9)
+    with at_work(tmp_path, run) as engine:
+        (found,) = engine.generate([TWO], sampling=sampling)
+    assert torch.equal(found, unsplit(whole, TWO, sampling)[0])
+    fold(whole)
+    assert torch.equal(found, unsplit(whole, TWO, sampling)[0])
+    assert not torch.equal(found, unsplit(base, TWO, sampling)[0])
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "llama"])
+def test_a_text_goes_on_through_a_chain_of_two_compute_parties(
+    tmp_path: Path, model_type: str
+) -> None:
+    """Each keeps the keys and values of its own layers; the second party has two."""
+    model = tiny_model(model_type)
+    whole, local = copy.deepcopy(model), copy.deepcopy(model)
+    still = msgspec.structs.replace(ADAMW, learning_rate=0.0)
+    run = chain_run(
+        local,
+        cut=Cut(1, 4),
+        starts=(2,),
+        total=1,
+        mode="features",
+        train_bottom=False,
+        optimiser=still,
+    )
+    for purpose in ("train", "generate"):
+        parties = hosts(tmp_path, chain_offered(run, purpose), policy="research.toml")
+        engine = chain_engine(tmp_path, chain_offered(run, purpose), parties)
+        if purpose == "train":
+            engine.train(lambda _: [batch_of(tiny_batch(whole))])
+        else:
+            found = engine.generate([PROMPT, TWO], sampling=DRAWN)
+        engine.finish()
+        engine.end(None)
+        for host in parties:
+            host.close()
+    for one, ids in zip(found, (PROMPT, TWO), strict=True):
+        assert torch.equal(one, unsplit(whole, ids, DRAWN)[0])
+    sent = [
+        [
+            (r.kind.value, r.rows)
+            for r in (decode(line) for line, _ in read_lines(host.clinic.folder / "audit"))
+            if isinstance(r, Payload) and (r.phase, r.direction) == ("generate", "out")
+        ]
+        for host in parties
+    ]
+    assert sent[0] == sent[1]
+    assert sent[0][:2] == [("activation", 4), ("activation", 1)]
+
+
+def chain_offered(run: TrustedRun, purpose: str) -> TrustedRun:
+    further = [
+        replace(hop, offer=msgspec.structs.replace(hop.offer, purpose=purpose))  # type: ignore[arg-type]
+        for hop in run.further
+    ]
+    return replace(offered(run, purpose), further=tuple(further))
 
 
 def test_each_token_after_the_prompt_is_one_row_of_each_text(tmp_path: Path) -> None:

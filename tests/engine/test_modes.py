@@ -13,7 +13,7 @@ from splitlearn.errors import ManifestError
 from splitlearn.manifest import load_job
 from splitlearn.split import Bottleneck, Cut, factor, load_merged, trained_state
 from tests.engine.test_public import SIDE
-from tests.jobs import Changes, make_job
+from tests.jobs import CAUSAL, Changes, make_job
 from tests.rig import run_in_memory
 
 EXACT = dict.fromkeys(("activation", "output", "gradient", "input_gradient"), "identity")
@@ -85,7 +85,15 @@ def test_taps_are_named_in_the_offer_and_sent_as_a_group_of_weights(tmp_path: Pa
     assert (detail.side.taps, detail.side.rank, detail.repeats) == ((1, 2), 6, True)
     assert found.run.exit == 12
     assert {n.split(".")[0] for n in found.run.groups["bottlenecks"]} == {"send"}
-    assert side_of(load_job(make_job(tmp_path / "other")), Cut(1, 3)) is None
+    other = load_job(make_job(tmp_path / "other"))
+    assert side_of(other, data_of(other)[1], Cut(1, 3)) is None
+
+
+def test_a_decoder_has_no_network_beside_it_that_sees_what_it_is_to_say(tmp_path: Path) -> None:
+    job = load_job(make_job(tmp_path, changes={**CAUSAL, **SIDE}, family="gpt2"))
+    for begin in (prepare, unsplit):
+        with pytest.raises(ManifestError, match=r"cut\.mode is \"side\".*gpt2 model is to say"):
+            begin(job)
 
 
 def test_a_run_with_a_side_network_is_merged_and_scores_what_it_scored(tmp_path: Path) -> None:

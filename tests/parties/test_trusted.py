@@ -171,6 +171,28 @@ def test_adapters_come_home_alone_from_a_run_that_ended_early(
     assert scores_of(tmp_path / "model", job) == metrics_of(job).scores
 
 
+def test_a_decoder_with_adapters_goes_on_as_what_is_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes: Changes = {
+        **CAUSAL,
+        "cut": {"mode": "lora"},
+        "cut.lora": {"targets": "all"},
+        "optimiser": {"learning_rate": 0.01},
+        "policy": {"file": "research.toml"},
+    }
+    job = make_clinic(tmp_path, changes, family="gpt2")
+    with gpuhost(tmp_path, job, runs=3):
+        trusted.train(job, threads=1)
+        trusted.export(job, to=tmp_path / "model", threads=1)
+        capsys.readouterr()
+        trusted.generate(job, prompt="the old film", tokens=6, threads=1)
+    told = capsys.readouterr().out.strip()
+    assert told == gone_on_with(tmp_path / "model", "the old film")
+    assert told != gone_on_with(job.parent / "model", "the old film")
+    assert (tmp_path / "model" / "adapters").is_dir()
+
+
 def test_in_mode_side_the_second_epoch_sends_nothing(tmp_path: Path) -> None:
     side = {"rank": 8, "width": 32, "public_text": "public.txt"}
     changes: Changes = {

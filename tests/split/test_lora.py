@@ -10,6 +10,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.cut import Bottleneck, Cut
+from splitlearn.split.families import layers_of
 from splitlearn.split.freeze import freeze, freeze_trunk, set_training
 from splitlearn.split.lora import (
     adapt,
@@ -142,6 +143,16 @@ def test_a_peers_targets_have_to_be_there() -> None:
             check_targets(trunk, msgspec.structs.replace(SPEC, targets=(target,)))
 
 
+def test_gpt2s_layers_that_lie_across_are_linear_ones_too() -> None:
+    model = tiny_model("gpt2")
+    targets = targets_in(layers_of(model)[1], which="attention")
+    assert targets == ("attn.c_attn", "attn.c_proj")
+    _, trunk = split(factor(model, cut=CUT, bases={}), cut=CUT)
+    check_targets(trunk, msgspec.structs.replace(SPEC, targets=targets))
+    with pytest.raises(WireError, match=r"adapter at ln_1 of layer 1; there is no such"):
+        check_targets(trunk, msgspec.structs.replace(SPEC, targets=("ln_1",)))
+
+
 def test_adapters_drop_out_in_training_and_what_is_frozen_does_not() -> None:
     model = tiny_model("bert", dropout=0.1)
     spec = msgspec.structs.replace(SPEC, dropout=0.5)
@@ -180,6 +191,32 @@ def test_peft_loads_what_is_exported_and_gives_the_same_logits(
     assert loaded.peft_config["default"].base_model_name_or_path == "owner/base"
     torch.testing.assert_close(logits(loaded), logits(model), rtol=0, atol=1e-6)
     assert not torch.allclose(logits(loaded), logits(tiny_model("bert")), atol=1e-3)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "llama", "mistral", "bart"])
+def test_pefts_folder_and_the_folded_model_are_the_trained_one_in_other_families(
+    tmp_path: Path, model_type: str
+) -> None:
+    """GPT-2's weights lie across; heads are tied or not; a decoder trains whole above an encoder."""
+    model, base = tiny_model(model_type), tiny_model(model_type)
+    spec = msgspec.structs.replace(SPEC, targets=targets_in(layers_of(model)[1], which="all"))
+    adapt(blocks_of(model, cut=CUT, where="trunk", train_bottom=False), spec)
+    freeze(model, cut=CUT, mode="lora", train_bottom=False)
+    trained_a_bit(model)
+    save_adapters(tmp_path / "adapters", model=model, spec=spec, base=None)
+    made = tiny_batch(base)
+
+    def said(by: nn.Module) -> torch.Tensor:
+        with torch.no_grad():
+            return by.eval()(**made.inputs, **made.labels)["logits"]
+
+    before, expected = said(base), said(model)
+    fold(model)
+    assert model.state_dict().keys() == base.state_dict().keys()
+    torch.testing.assert_close(said(model), expected, rtol=0, atol=1e-5)
+    alone = PeftModel.from_pretrained(base, tmp_path / "adapters")
+    torch.testing.assert_close(said(alone), expected, rtol=0, atol=1e-5)
+    assert not torch.allclose(before, expected, atol=1e-3)
 
 
 def test_folded_adapters_leave_an_ordinary_model() -> None:

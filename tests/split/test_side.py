@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from splitlearn.errors import WireError
+from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.blueprint import build_trunk, trunk_model
 from splitlearn.split.bottleneck import fit_pca
 from splitlearn.split.cut import Bottleneck, Cut, spec_of
@@ -38,6 +38,11 @@ def beside(family: str = "bert", *, cut: Cut = CUT) -> tuple[nn.Module, TappedTr
     local, trunk = split(factor(model, cut=cut, bases={}), cut=cut)
     put_side(local, SPEC, width=32, basis=bases[2], seed=3)
     return local, tap(trunk, SPEC, bases=bases)
+
+
+def test_a_decoder_gets_none() -> None:
+    with pytest.raises(ManifestError, match=r"sees the tokens that a qwen3 model is to say"):
+        beside("qwen3")
 
 
 @pytest.mark.parametrize(
