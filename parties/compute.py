@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from parties.exporting import Figures, MetricsHost, MetricsPort, exporting
+
 if TYPE_CHECKING:
     from splitlearn.channel import Conversation
     from splitlearn.identity import Identity
@@ -29,6 +31,8 @@ def compute(
     threads: Annotated[
         int, typer.Option(min=0, help="Processor threads for the trunk; 0: as many as there are.")
     ] = 0,
+    metrics_port: MetricsPort = 0,
+    metrics_host: MetricsHost = "127.0.0.1",
 ) -> None:
     """Host a trunk: wait for the trusted party, serve its run, wait for the next.
 
@@ -68,6 +72,7 @@ def compute(
     done = 0
     with (
         interruptible("start it again to go on"),
+        exporting(metrics_port, host=metrics_host) as figures,
         _warmed_up(threads),
         Reach(identity, peer=table.peer, role=Role.TRUSTED) as reach,
     ):
@@ -75,14 +80,19 @@ def compute(
             console.print(f"waiting for work from {reach.name.dns}", markup=False)
             channel = reach.find_patiently(run="")
             try:
-                _serve(channel, table=table, identity=identity, rules=rules)
+                _serve(channel, table=table, identity=identity, rules=rules, figures=figures)
                 done += 1
             except (ChannelError, PeerError, RefusedError) as error:
                 console.print(f"run not finished: {error}", markup=False)
 
 
 def _serve(
-    channel: "Conversation", *, table: "Compute", identity: "Identity", rules: "Policy"
+    channel: "Conversation",
+    *,
+    table: "Compute",
+    identity: "Identity",
+    rules: "Policy",
+    figures: Figures,
 ) -> None:
     """One run, however often its trusted party comes back."""
     from parties.console import Display, console
@@ -91,6 +101,7 @@ def _serve(
     from splitlearn.audit import Log
     from splitlearn.channel import PeerRestarted
     from splitlearn.engine.compute import ComputeEngine, RunPlace
+    from splitlearn.engine.events import all_of
     from splitlearn.errors import IdentityError
     from splitlearn.gate import Gate
     from splitlearn.session import Session
@@ -132,8 +143,9 @@ def _serve(
                 open_gate=open_gate,
                 place_of=lambda _: place,
                 deadline_s=table.run.deadline_s,
-                observe=display,
+                observe=all_of(display, figures),
             )
+            figures.follow(engine)
             while True:
                 try:
                     engine.serve()

@@ -150,6 +150,7 @@ def _unsplit(out: Path) -> _Plain:
             schedule=schedule,
             seed=job.run.seed,
             observe=observe,
+            clip_norm=job.optimiser.clip_norm,
         )
         assert data.held_out is not None, "the demo's own job names held-out articles"
         batches = data.evaluation

@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 import typer
 
+from parties.exporting import MetricsHost, MetricsPort, exporting
 from parties.preflight import check_preflight, preflight
 from splitlearn.errors import AuditError, ManifestError
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
     from parties.console import Display
     from parties.lines import InHand
+    from splitlearn.engine.events import Observe
     from splitlearn.engine.prepare import Prepared
     from splitlearn.engine.trusted import TrustedEngine
-    from splitlearn.engine.watching import Watch
     from splitlearn.manifest import Job
     from splitlearn.policy.accounting import Guarantee
 
@@ -50,7 +51,12 @@ app.command()(preflight)
 
 
 @app.command()
-def train(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
+def train(
+    job: JobFile = Path("job.toml"),
+    threads: Threads = 0,
+    metrics_port: MetricsPort = 0,
+    metrics_host: MetricsHost = "127.0.0.1",
+) -> None:
     """Fine-tune the job's model with the compute parties that it names, and evaluate it.
 
     \b
@@ -58,32 +64,41 @@ def train(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
         splitlearn trusted train job.toml
 
     Writes into the job's run folder: checkpoints/, audit/ (the log of all that was sent to and
-    received from the first compute party; audit-NAME/ of each further one), metrics.json. Ctrl-C or a
-    crash loses no more than the steps since the newest checkpoint: the same command goes on from
-    there, with the same numbers.
+    received from the first compute party; audit-NAME/ of each further one), metrics.json and, where
+    TensorBoard is installed, scalars/. Ctrl-C or a crash loses no more than the steps since the newest
+    checkpoint: the same command goes on from there, with the same numbers.
     """
     from parties.console import console, interruptible, size
 
     with interruptible("the same command goes on from the newest checkpoint"):
         manifest = _load(job, threads)
         check_preflight(manifest)
+        from parties.curves import Curves
         from parties.lines import logs_of
         from parties.protection import guarantees, outlook, sentence
         from splitlearn.engine.canaries import write_canaries
         from splitlearn.engine.prepare import prepare
+        from splitlearn.engine.watching import asked_for
 
         console.print("reading data and model", markup=False)
         prepared = prepare(manifest)
-        watch = _watch(manifest, prepared)
+        watch = asked_for(manifest, prepared.data)
         if (told := outlook(manifest)) is not None:
             console.print(told, markup=False)
-        with _at_work(manifest, prepared, what="training", total=prepared.data.steps.total) as work:
+        total = prepared.data.steps.total
+        with (
+            exporting(metrics_port, host=metrics_host) as figures,
+            Curves(manifest.run.folder / "scalars") as curves,
+            _at_work(manifest, prepared, "training", total, curves, figures) as work,
+        ):
+            figures.follow(work.engine)
             write_canaries(logs_of(manifest), prepared, max_length=manifest.data.max_length)
             work.engine.train(prepared.data.steps, watch=watch)
             scores = {}
             if manifest.data.evaluate is not None:
                 work.display.begin("evaluating", total=len(prepared.data.evaluation))
                 scores = _scores(prepared, work.engine)
+                curves.scores(scores, step=len(work.engine.losses))
             work.engine.finish()
             protected = guarantees(manifest, log=logs_of(manifest)[-1])
             _write_metrics(manifest, work, scores, protected)
@@ -121,7 +136,7 @@ def evaluate(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
             )
         prepared = _offered(prepare(manifest), to="evaluate")
         total = len(prepared.data.evaluation)
-        with _at_work(manifest, prepared, what="evaluating", total=total) as work:
+        with _at_work(manifest, prepared, "evaluating", total) as work:
             scores = _scores(prepared, work.engine)
             work.engine.finish()
     typer.echo(json.dumps(scores, indent=2))
@@ -173,7 +188,7 @@ def generate(
             tokens=tokens,
             limit=prepared.model.config.max_position_embeddings,
         )
-        with _at_work(manifest, prepared, what="generating", total=len(ids) * tokens) as work:
+        with _at_work(manifest, prepared, "generating", len(ids) * tokens) as work:
             sampling = Sampling(tokens, temperature, top_p, seed)
             outputs = work.engine.generate(ids, sampling=sampling)
             work.engine.finish()
@@ -279,7 +294,9 @@ def _load(job: Path, threads: int) -> "Job":
 
 
 @contextmanager
-def _at_work(manifest: "Job", prepared: "Prepared", *, what: str, total: int) -> Iterator[_Work]:
+def _at_work(
+    manifest: "Job", prepared: "Prepared", what: str, total: int, *observers: "Observe"
+) -> Iterator[_Work]:
     """Identity, policy, logs, peers and engine of a run, and the end of all of them."""
     from parties.console import Display, console
     from parties.lines import InHand, Terms, logs_of
@@ -287,6 +304,7 @@ def _at_work(manifest: "Job", prepared: "Prepared", *, what: str, total: int) ->
     from splitlearn import policy
     from splitlearn.audit import Log
     from splitlearn.engine.checkpoints import Checkpoints
+    from splitlearn.engine.events import all_of
     from splitlearn.engine.line import Peer
     from splitlearn.engine.prepare import check_policy
     from splitlearn.engine.trusted import TrustedEngine
@@ -330,7 +348,7 @@ def _at_work(manifest: "Job", prepared: "Prepared", *, what: str, total: int) ->
             prepared.run,
             peers=[Peer(party.channel, party.open_gate, party.again) for party in parties],
             checkpoints=Checkpoints(manifest.run.folder / "checkpoints"),
-            observe=display,
+            observe=all_of(display, *observers),
         )
         try:
             yield _Work(engine, parties, display)
@@ -351,33 +369,6 @@ def _scores(prepared: "Prepared", engine: "TrustedEngine") -> dict[str, float]:
     for outputs in engine.evaluate(prepared.data.evaluation):
         scorer.add(outputs)
     return scorer.result()
-
-
-def _watch(manifest: "Job", prepared: "Prepared") -> "Watch | None":
-    """Scores during training, where the job asks for them: the first of the task's."""
-    from splitlearn.engine.watching import Watch
-    from splitlearn.tasks import Scorer
-
-    schedule, held_out = manifest.schedule, prepared.data.held_out
-    if schedule.evaluate_every is None or held_out is None:
-        return None
-
-    def score(outputs: "Sequence[Mapping[str, Tensor]]") -> float:
-        scorer = Scorer(held_out)
-        for each in outputs:
-            scorer.add(each)
-        return next(iter(scorer.result().values()))
-
-    # Of all tasks' first scores this one alone is a loss.
-    lower = manifest.model.task == "causal-language-modelling"
-
-    return Watch(
-        prepared.data.evaluation,
-        every=schedule.evaluate_every,
-        score=score,
-        patience=schedule.patience,
-        lower=lower,
-    )
 
 
 def _offered(prepared: "Prepared", *, to: Literal["evaluate", "generate"]) -> "Prepared":
@@ -402,7 +393,7 @@ def _trained_trunk(manifest: "Job", prepared: "Prepared", *, step: int) -> "dict
         if path.exists():
             return load_file(path)
         offered = _offered(prepared, to="evaluate")
-        with _at_work(manifest, offered, what="fetching", total=1) as work:
+        with _at_work(manifest, offered, "fetching", 1) as work:
             trunk = work.engine.finish(fetch=True)
         part = path.with_suffix(".part")
         save_file(trunk, part)

@@ -49,6 +49,8 @@ class Kind(StrEnum):
     PAIRING = "pairing"  # the terms under which an encoder serves a decoder
     SAMPLES = "samples"  # tensors: keyed hashes of sample ids
     WANT = "want"  # the samples whose rows are wanted next
+    NORM = "norm"  # how long the gradient of the trunk's weights is, where it is clipped
+    SCALE = "scale"  # what all parties multiply their gradients by
 
 
 # The byte that stands for a kind in a frame header. Never renumber; only append.
@@ -88,6 +90,8 @@ MAY_SEND: dict[Kind, frozenset[tuple[Role, Role]]] = {
     Kind.PAIRING: frozenset({_ASKING}),
     Kind.SAMPLES: frozenset({_ASKING, _SERVING}),
     Kind.WANT: frozenset({_ASKING}),
+    Kind.NORM: frozenset({_UP}),
+    Kind.SCALE: frozenset({_DOWN}),
 }
 
 

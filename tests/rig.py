@@ -91,6 +91,7 @@ def trusted_run(
     side: SideSpec | None = None,
     taps: Mapping[int, PcaBasis] | None = None,
     repeats: bool = False,
+    clip_norm: float | None = None,
 ) -> TrustedRun:
     """The model taken apart for a run; it is changed.
 
@@ -134,7 +135,12 @@ def trusted_run(
         bottlenecks=digest(groups["bottlenecks"]),
         bases=digest(groups["bases"]),
         held=(),
-        detail=Detail(lora=lora, side=side, repeats=repeats),
+        detail=Detail(
+            lora=lora,
+            side=side,
+            repeats=repeats,
+            clips=clip_norm is not None and mode in ("lora", "full"),
+        ),
     )
     return TrustedRun(
         offer=offer,
@@ -145,6 +151,7 @@ def trusted_run(
         packed=not reads_padding(model),
         every=every,
         deadline_s=deadline_s,
+        clip_norm=clip_norm,
     )
 
 

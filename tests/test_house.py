@@ -53,6 +53,7 @@ ROOMS_OF = {
     "zstandard": {"codecs"},
     "typer": {"parties"},
     "rich": {"parties"},
+    "prometheus_client": {"parties"},
 }
 
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}

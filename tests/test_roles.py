@@ -35,6 +35,8 @@ def test_codes_are_the_published_ones() -> None:
         "pairing": 23,
         "samples": 24,
         "want": 25,
+        "norm": 26,
+        "scale": 27,
     }
 
 

@@ -7,6 +7,7 @@ gate like everything else.
 
 # B batch, T tokens, D width at a cut, N rows that travel
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from splitlearn.channel.base import Channel
 from splitlearn.codecs import Codec
 from splitlearn.engine.bases import expected_bases
 from splitlearn.engine.checkpoints import Checkpoints
+from splitlearn.engine.clipping import scale, tell_norm
 from splitlearn.engine.coders import Coders, spans_of
 from splitlearn.engine.events import Answered, Began, Finished, Observe, Saved
 from splitlearn.engine.kept import DEFAULT_BYTES, Kept
@@ -52,7 +54,16 @@ from splitlearn.split.weights import (
     trunk_state,
 )
 from splitlearn.wire.frames import Frame
-from splitlearn.wire.messages import Accept, Empty, Offer, Resume, Shard, Step, StepTensor
+from splitlearn.wire.messages import (
+    Accept,
+    Empty,
+    Offer,
+    Resume,
+    Scale,
+    Shard,
+    Step,
+    StepTensor,
+)
 
 __all__ = ["ComputeEngine", "RunPlace"]
 
@@ -137,6 +148,9 @@ class ComputeEngine:
         self._channel, self._open_gate, self._place_of = channel, open_gate, place_of
         self._deadline_s, self._observe = deadline_s, observe
         self._overlap = overlap
+        # Bytes of whole frames by kind, over all conversations of this engine.
+        self.sent: Counter[Kind] = Counter()
+        self.received: Counter[Kind] = Counter()
 
     def serve(self) -> None:
         """Answer from an offer to the goodbye.
@@ -151,6 +165,7 @@ class ComputeEngine:
             answer: dict[Kind, Callable[[Talk, _Loaded, Frame], None]] = {
                 Kind.ACTIVATION: self._forward,
                 Kind.GRADIENT: self._backward,
+                Kind.SCALE: self._scale,
                 Kind.CHECKPOINT: self._save,
                 Kind.SETTLE: self._settle,
                 Kind.FINISH: self._finish,
@@ -177,6 +192,8 @@ class ComputeEngine:
             gate=self._open_gate(offer, session),
             deadline_s=self._deadline_s,
             overlap=self._overlap,
+            sent=self.sent,
+            received=self.received,
         )
         return talk, first, offer
 
@@ -242,8 +259,19 @@ class ComputeEngine:
             g_BTD, seq = h_BTD.grad, frame.seq
             _answer(talk, codec, Kind.INPUT_GRADIENT, g_BTD, meta, reply_to=seq, joined=joined)
         if at.micro_batch == at.micro_batches - 1:
-            loaded.versions.update(at.step, stepper=loaded.stepper)
-            self._observe(Answered(at.step))
+            if loaded.offer.detail.clips:  # the step waits for the factor
+                tell_norm(talk, loaded.stepper, step=at.step)
+            else:
+                self._step(loaded, at.step)
+
+    def _scale(self, _: Talk, loaded: _Loaded, frame: Frame) -> None:
+        assert isinstance(frame.meta, Scale)
+        scale(loaded.stepper.parameters, frame.meta.factor)
+        self._step(loaded, frame.meta.step)
+
+    def _step(self, loaded: _Loaded, step: int) -> None:
+        loaded.versions.update(step, stepper=loaded.stepper)
+        self._observe(Answered(step))
 
     def _save(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
         assert isinstance(frame.meta, Step)

@@ -15,6 +15,7 @@ __all__ = [
     "SentWeights",
     "StepDone",
     "Watched",
+    "all_of",
 ]
 
 
@@ -36,13 +37,17 @@ class SentWeights:
 
 @dataclass(frozen=True)
 class StepDone:
-    """One optimiser step. Seconds are wall time, bytes are whole frames of this step."""
+    """One optimiser step. Seconds are wall time, bytes are whole frames of this step.
+
+    norm: of the whole model's gradient before it was clipped, where it is.
+    """
 
     step: int
     loss: float
     seconds: float
     sent_bytes: int
     received_bytes: int
+    norm: float | None = None
 
 
 @dataclass(frozen=True)
@@ -92,3 +97,13 @@ Event = (
     Answered | Began | SentWeights | StepDone | Evaluated | Watched | Saved | RolledBack | Finished
 )
 Observe = Callable[[Event], None]
+
+
+def all_of(*observers: Observe) -> Observe:
+    """One observer that tells each of `observers` in turn. What one raises ends the run."""
+
+    def tell(event: Event) -> None:
+        for observe in observers:
+            observe(event)
+
+    return tell

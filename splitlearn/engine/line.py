@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import msgspec
 from torch import Tensor
@@ -26,7 +27,17 @@ from splitlearn.gate import Gate
 from splitlearn.roles import Kind, Role
 from splitlearn.session import MAX_UNSETTLED, Session
 from splitlearn.split.weights import GROUPS
-from splitlearn.wire.messages import Accept, Empty, Finish, Offer, Resume, Shard, Step
+from splitlearn.wire.messages import (
+    Accept,
+    Empty,
+    Finish,
+    Norm,
+    Offer,
+    Resume,
+    Scale,
+    Shard,
+    Step,
+)
 
 __all__ = ["Hop", "Line", "Peer"]
 
@@ -179,6 +190,16 @@ class Line:
         """Wait until the peer stands at that step, and settle."""
         assert isinstance(self.talk.hear(Kind.READY).meta, Empty)
         self.settle()
+
+    def square(self) -> Fraction:
+        """The squared norm of the gradient that the peer has at the end of a step."""
+        norm = self.talk.hear(Kind.NORM).meta
+        assert isinstance(norm, Norm)
+        return sum(map(Fraction, norm.squares), Fraction())
+
+    def scale(self, step: int, factor: float) -> None:
+        """Have the peer multiply its gradients of `step`, and do it."""
+        self.talk.say(Kind.SCALE, Scale(step, factor))
 
     def save(self, step: int) -> None:
         """Ask for a checkpoint after `step` steps. `saved` waits for it."""

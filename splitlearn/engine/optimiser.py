@@ -25,6 +25,12 @@ class Stepper:
     optimiser: Optimizer | None
     scheduler: LRScheduler | None
 
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those that it steps."""
+        groups = [] if self.optimiser is None else self.optimiser.param_groups
+        return [p for group in groups for p in group["params"]]
+
     def step(self) -> None:
         """Apply the accumulated gradients, advance the schedule, clear the gradients."""
         if self.optimiser is None or self.scheduler is None:

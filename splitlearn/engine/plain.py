@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from splitlearn.engine.clipping import clip
 from splitlearn.engine.events import Evaluated, Observe, StepDone
 from splitlearn.engine.optimiser import build_stepper
 from splitlearn.engine.seeds import seeded
@@ -31,8 +32,12 @@ def train_plain(
     schedule: ScheduleSpec,
     seed: int,
     observe: Observe,
+    clip_norm: float | None = None,
 ) -> list[float]:
-    """Train what is not frozen for `schedule.total_steps` steps; the loss of each."""
+    """Train what is not frozen for `schedule.total_steps` steps; the loss of each.
+
+    clip_norm: how long the whole gradient may be; ManifestError where it is not finite then.
+    """
     stepper = build_stepper(model.parameters(), optimiser=optimiser, schedule=schedule)
     set_training(model, training=True)
     losses: list[float] = []
@@ -46,9 +51,10 @@ def train_plain(
                 loss = model(**batch.inputs, **batch.labels)["loss"] * (batch.items / total)
             loss.backward()
             mean += loss.detach()
+        norm = None if clip_norm is None else clip(stepper, limit=clip_norm, step=step)
         stepper.step()
         losses.append(mean.item())
-        observe(StepDone(step, losses[-1], time.perf_counter() - began, 0, 0))
+        observe(StepDone(step, losses[-1], time.perf_counter() - began, 0, 0, norm))
     return losses
 
 

@@ -165,6 +165,7 @@ def prepare(job: Job) -> Prepared:
         overlap=job.schedule.overlap,
         cache_bytes=job.codec.cache_mb * 2**20,
         linking=bytes.fromhex(claim.labels),
+        clip_norm=job.optimiser.clip_norm,
     )
     data = _protected(job, data, secret=bytes.fromhex(claim.labels))
     return Prepared(run=run, data=data, cut=cut, model=local, bases=bases)
@@ -221,6 +222,7 @@ def _hop(
             side=side,
             repeats=job.cut.keeps_outputs,
             stages=_stages(job, party=party, steps=steps),
+            clips=job.clips_trunk,
         ),
     )
     back = cut.exit(width) if side is None else len(side.taps) * side.rank

@@ -164,6 +164,7 @@ class RemoteTrunk(nn.Module):
             (run.further, "has several compute parties"),
             (run.offer.schedule.staleness, "has schedule.staleness"),
             (run.noise, "has privacy.gradient_noise, which only our own loop adds"),
+            (run.clip_norm, "has optimiser.clip_norm, which only our own loop does"),
             (run.offer.detail.repeats, "keeps outputs; take cut.cache = false"),
         ):
             if asks:

@@ -29,7 +29,8 @@ class TrustedRun:
     out; every: steps between checkpoints; noise: on what labels decide, where the job asks for it;
     order, in_flight: schedule of a step's micro-batches, and activations under way at once; overlap:
     whether they are encoded, logged and sent beside the sums. cache_bytes: for rows that codecs keep
-    between epochs; linking: the secret behind the pseudonyms of samples.
+    between epochs; linking: the secret behind the pseudonyms of samples. clip_norm: how long the whole
+    model's gradient may be at most; where the trunk trains, offers say that it is clipped.
     """
 
     offer: Offer
@@ -47,6 +48,7 @@ class TrustedRun:
     further: tuple[Hop, ...] = ()
     cache_bytes: int = DEFAULT_BYTES
     linking: bytes = field(default=b"", repr=False)
+    clip_norm: float | None = None
 
     @property
     def hops(self) -> tuple[Hop, ...]:

@@ -21,6 +21,7 @@ from transformers.utils.generic import ModelOutput
 from splitlearn.channel.base import PeerRestarted
 from splitlearn.engine.agreement import agree, in_turns
 from splitlearn.engine.checkpoints import Checkpoints
+from splitlearn.engine.clipping import clip
 from splitlearn.engine.coders import Phase
 from splitlearn.engine.events import (
     Began,
@@ -44,6 +45,7 @@ from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.stale import Stretch
 from splitlearn.engine.tied import Tied
 from splitlearn.engine.watching import Watch
+from splitlearn.errors import ManifestError
 from splitlearn.pipeline import ORDERS, Action, Op
 from splitlearn.roles import Kind
 from splitlearn.split.freeze import set_training
@@ -70,6 +72,7 @@ class TrustedEngine:
         observe: Observe,
     ) -> None:
         """peers: one for each of `run.hops`, in that order."""
+        _check_clipping(run)
         self.run, self._checkpoints, self._observe = run, checkpoints, observe
         self._stepper = build_stepper(
             run.local.parameters(), optimiser=run.offer.optimiser, schedule=run.offer.schedule
@@ -307,6 +310,7 @@ class TrustedEngine:
                     under_way[i].backward(action.party)
             if action is last[i]:
                 del under_way[i]
+        norm = self._clip(step)
         self._stepper.step()
         self._next_step = step + 1
         for line in self._lines:
@@ -320,8 +324,17 @@ class TrustedEngine:
                 self.step_s[-1],
                 self.sent.total() - before[0],
                 self.received.total() - before[1],
+                norm,
             )
         )
+
+    def _clip(self, step: int) -> float | None:
+        """The norm of the whole model's gradient, scaled down where it is longer than the job allows."""
+        run = self.run
+        if run.clip_norm is None:
+            return None
+        lines = self._lines if run.offer.trains_trunk else []
+        return clip(self._stepper, limit=run.clip_norm, step=step, lines=lines)
 
     def _backward(self, loss: Tensor, output: ModelOutput, batch: Batch, *, items: int) -> None:
         if self.run.noise is None:
@@ -409,6 +422,19 @@ class TrustedEngine:
         if self._watch is not None:
             extra |= {"scores": self._watch.state(), "stopped": self._watch.stopped}
         self._checkpoints.save(step, model=self.run.local, stepper=self._stepper, extra=extra)
+
+
+def _check_clipping(run: TrustedRun) -> None:
+    """A run that clips says so to all whose gradients are clipped."""
+    clips = run.clip_norm is not None
+    if clips and run.offer.schedule.staleness:
+        raise ManifestError("clip_norm needs steps that end before others begin; take staleness 0")
+    agreed = clips and run.offer.trains_trunk
+    if any(hop.offer.detail.clips is not agreed for hop in run.hops):
+        raise ManifestError(
+            "clip_norm of a run and clips in the details of its offers have to be given together, where "
+            "the trunk trains"
+        )
 
 
 def _floats(values: object) -> list[float]:

@@ -1,12 +1,18 @@
 """Evaluation during training, and when it says that the run has learnt enough."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from splitlearn.manifest import Job
+from splitlearn.tasks import Scorer
 from splitlearn.tasks.batches import Batch
 
-__all__ = ["Watch"]
+if TYPE_CHECKING:
+    from splitlearn.engine.prepare import Data
+
+__all__ = ["Watch", "asked_for"]
 
 
 class Watch:
@@ -57,3 +63,25 @@ class Watch:
         """Go on from what `state` gave; from nothing where a checkpoint has none."""
         pairs = state if isinstance(state, list) else []
         self.found = [(int(step), float(value)) for step, value in pairs]
+
+
+def asked_for(job: Job, data: "Data") -> Watch | None:
+    """The scores during training that the job asks for, the first of its task's; None where it does not."""
+    schedule, held_out = job.schedule, data.held_out
+    if schedule.evaluate_every is None or held_out is None:
+        return None
+
+    def score(outputs: Sequence[Mapping[str, Tensor]]) -> float:
+        scorer = Scorer(held_out)
+        for each in outputs:
+            scorer.add(each)
+        return next(iter(scorer.result().values()))
+
+    return Watch(
+        data.evaluation,
+        every=schedule.evaluate_every,
+        score=score,
+        patience=schedule.patience,
+        # Of all tasks' first scores this one alone is a loss.
+        lower=job.model.task == "causal-language-modelling",
+    )

@@ -101,6 +101,11 @@ class Job(Table):
         return self.predicts or self.model.task == "sequence-to-sequence"
 
     @property
+    def clips_trunk(self) -> bool:
+        """Whether gradients of weights at the peer are clipped with ours."""
+        return self.optimiser.clip_norm is not None and self.cut.sends_gradients
+
+    @property
     def peers(self) -> tuple[PeerTable, ...]:
         """The compute parties, in the order of their layers."""
         return (self.peer, *self.chain)
@@ -144,7 +149,8 @@ class Job(Table):
                         *(() if self.chain else INNER),
                     }
                 ),
-                "optimiser": self.optimiser.model_dump(),
+                # What came later is left out where it says nothing: older runs keep their digests.
+                "optimiser": self.optimiser.model_dump(exclude_none=True),
                 "schedule": self._deciding_schedule(),
                 **({"chain": self.starts} if self.chain else {}),
                 **({"privacy": privacy} if privacy else {}),
@@ -273,6 +279,12 @@ def _impossible(job: Job) -> Iterator[Fault]:
                 "schedule.evaluate_every",
                 "has to stop between two steps, which schedule.staleness interleaves; leave one out",
             )
+    if job.optimiser.clip_norm is not None and schedule.staleness:
+        yield Fault(
+            "optimiser.clip_norm",
+            "needs a step's whole gradient before the next one begins, and schedule.staleness interleaves "
+            "steps; leave one out",
+        )
     if schedule.steps is not None and schedule.warmup_steps > schedule.steps:
         yield Fault(
             "schedule.warmup_steps",

@@ -283,6 +283,15 @@ class OptimiserTable(Table):
     beta1: float = Field(default=0.9, ge=0, lt=1, description="a number from 0 to below 1")
     beta2: float = Field(default=0.999, ge=0, lt=1, description="a number from 0 to below 1")
     epsilon: float = Field(default=1e-8, gt=0, le=1, description="a number above 0, up to 1")
+    clip_norm: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description=(
+            "how long the whole model's gradient may be in a step, a number above 0 such as 1.0; it steadies "
+            "training and hides nothing: for labels there is privacy.gradient_clip, of one example's"
+        ),
+    )
 
 
 class ScheduleTable(Table):

@@ -38,6 +38,7 @@ class Plan:
     columns: width or rank of each kind's rows. examples, longest: of the
     largest micro-batch and of its longest text.
     unknown: sentences about what could not be found out. generates: the model goes on with texts.
+    clips: gradients are clipped by their norm over all parties.
     """
 
     mode: Literal["features", "side", "lora", "full"]
@@ -50,6 +51,7 @@ class Plan:
     unknown: tuple[str, ...] = ()
     party: str = ""
     generates: bool = False
+    clips: bool = False
     later: tuple[Mapping[Kind, str], ...] = ()
 
     @property
@@ -106,6 +108,7 @@ def plans_of_job(job: "Job") -> tuple[Plan, ...]:
                 longest=job.data.max_length,
                 unknown=tuple(unknown),
                 party=peer.party,
+                clips=job.clips_trunk,
                 later=tuple(
                     _by_kind(codecs_at(job, party=party, codec=codec)) for codec in job.codec.later
                 ),
@@ -129,6 +132,7 @@ def plan_of_offer(offer: "Offer") -> Plan:
         later=tuple(_by_kind(msgspec.structs.asdict(s.codecs)) for s in offer.detail.stages),
         columns=_columns(lower=lower or width, upper=upper or width),
         generates=offer.purpose == "generate",
+        clips=offer.detail.clips,
     )
 
 
@@ -162,12 +166,17 @@ def _needed(plan: Plan) -> list[tuple[Kind, Direction, bool]]:
     into: list[tuple[Kind, Direction, bool]] = []
     full = plan.sends_gradients
     for kind, pairs in MAY_SEND.items():
+        if kind in _CLIPPING and not plan.clips:
+            continue
         returns = plan.returns_input_gradient if kind is Kind.INPUT_GRADIENT else True
         if (Role.TRUSTED, Role.COMPUTE) in pairs and (full or kind is not Kind.GRADIENT):
             out.append((kind, "out", plan.narrow or kind is not Kind.WEIGHTS))
         if (Role.COMPUTE, Role.TRUSTED) in pairs and returns and (full or kind is not Kind.WEIGHTS):
             into.append((kind, "in", True))
     return out + into
+
+
+_CLIPPING = frozenset({Kind.NORM, Kind.SCALE})
 
 
 def _facts(kind: Kind, direction: Direction, *, plan: Plan) -> Facts:

@@ -44,6 +44,8 @@ KINDS = {
     "pairing": "the terms under which an encoder serves a decoder",
     "samples": "keyed hashes of sample ids; whoever has the key can look for an id that it guesses",
     "want": "numbers of the samples whose rows are wanted",
+    "norm": "how long the gradient of the compute party's weights is",
+    "scale": "what gradients are multiplied by, so that the whole is not too long",
     "ids": "token ids of one language, some replaced; text to whoever holds the vocabulary",
     "enough": "the round is over",
     "report": "what a generator did in a round, as totals",

@@ -12,7 +12,7 @@ from enum import StrEnum
 from splitlearn.errors import SessionError
 from splitlearn.roles import Kind, Role
 from splitlearn.session.legal import check_number, next_state
-from splitlearn.wire.messages import Finish, Meta, Offer, Resume, Step, StepTensor
+from splitlearn.wire.messages import Finish, Meta, Norm, Offer, Resume, Scale, Step, StepTensor
 
 __all__ = ["EXCHANGE", "MAX_UNSETTLED", "NEXT", "Progress", "Session", "State"]
 
@@ -30,6 +30,8 @@ class State(StrEnum):
     LOADING = "loading"
     STARTING = "starting"
     OPEN = "open"
+    MEASURING = "measuring"
+    SCALING = "scaling"
     SAVING = "saving"
     SETTLING = "settling"
     COUNTERSIGNING = "countersigning"
@@ -69,6 +71,9 @@ NEXT: dict[State, dict[tuple[Role, Kind], State]] = {
         (Role.TRUSTED, Kind.SETTLE): State.SETTLING,
         (Role.TRUSTED, Kind.FINISH): State.FINISHING,
     },
+    # Where a step ends, and gradients are clipped by their length over all parties.
+    State.MEASURING: {(Role.COMPUTE, Kind.NORM): State.SCALING},
+    State.SCALING: {(Role.TRUSTED, Kind.SCALE): State.OPEN},
     State.SAVING: {(Role.COMPUTE, Kind.SAVED): State.OPEN},
     State.SETTLING: {(Role.COMPUTE, Kind.SETTLED): State.COUNTERSIGNING},
     State.COUNTERSIGNING: {(Role.TRUSTED, Kind.COUNTERSIGNED): State.OPEN},
@@ -158,7 +163,10 @@ class Session:
             view=self._view,
         )
         if isinstance(meta, StepTensor):
-            self._exchange(kind, meta)
+            if self._exchange(kind, meta) and self.offer is not None and self.offer.detail.clips:
+                following = State.MEASURING
+        elif isinstance(meta, Norm | Scale):
+            self._at_end(kind, meta.step)
         elif isinstance(meta, Step):
             self._at_step(kind, meta.step)
         elif kind in _BETWEEN_STEPS and self.groups:
@@ -166,7 +174,7 @@ class Session:
         elif kind is Kind.WEIGHTS and self.state is State.FINISHING:
             self._hand_back(kind)
         if isinstance(meta, Offer):
-            self.offer = meta
+            self._take(meta)
         if isinstance(meta, Finish):
             self.weights_wanted = meta.weights
         if isinstance(meta, Resume):
@@ -183,12 +191,29 @@ class Session:
                 f"expected {self.next_step}, between two steps"
             )
 
+    def _at_end(self, kind: Kind, step: int) -> None:
+        if step != self.next_step - 1:
+            raise SessionError(
+                f"{kind} names step {step}; {self._view()} has just ended the one before"
+            )
+
+    def _take(self, offer: Offer) -> None:
+        if offer.detail.clips and (not offer.trains_trunk or offer.schedule.staleness):
+            raise SessionError(
+                f"an offer of mode {offer.mode} and staleness {offer.schedule.staleness} asks for "
+                f"{Kind.NORM} and {Kind.SCALE}; they are for exact steps in which the trunk trains"
+            )
+        self.offer = offer
+
     def _hand_back(self, kind: Kind) -> None:
         if not self.weights_wanted or self.offer is None or not self.offer.trains_trunk:
             raise SessionError(f"{kind} handed back that nobody asked for; {self._view()}")
 
-    def _exchange(self, kind: Kind, meta: StepTensor) -> None:
-        """One tensor of a step. Micro-batches never overtake each other, nor does a later step's."""
+    def _exchange(self, kind: Kind, meta: StepTensor) -> bool:
+        """One tensor of a step; whether it ended one of training.
+
+        Micro-batches never overtake each other, nor does a later step's.
+        """
         found = [g for g in self.groups if (g.step, g.phase) == (meta.step, meta.phase)]
         group = found[0] if found else self._open_group(kind, meta)
         if meta.micro_batches != len(group.progress) or meta.micro_batch >= len(group.progress):
@@ -205,10 +230,12 @@ class Session:
             )
         group.progress[meta.micro_batch] = after
         group.left -= after is group.ends_at
+        before = self.next_step
         while self.groups and self.groups[0].complete:
             done = self.groups.pop(0)
             if done.phase == "train":
                 self.next_step = done.step + 1
+        return self.next_step > before
 
     def _before(self, group: Group, micro_batch: int) -> Progress | None:
         """Where the micro-batch before this one stands, the step before's last one included."""

@@ -33,6 +33,7 @@ from splitlearn.wire.terms import (
     SideSpec,
     Signature,
     Small,
+    Square,
     TrunkModel,
     Vocabulary,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "LoraSpec",
     "Meta",
     "Mode",
+    "Norm",
     "Offer",
     "OptimiserSpec",
     "Pairing",
@@ -61,6 +63,7 @@ __all__ = [
     "Resume",
     "Round",
     "Samples",
+    "Scale",
     "ScheduleSpec",
     "Settled",
     "Settlement",
@@ -331,11 +334,43 @@ class Want(Meta, frozen=True):
     samples: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1, max_length=4_096)]
 
 
+class Norm(Meta, frozen=True):
+    """NORM: the squared length of the gradient by all of a compute party's weights that train.
+
+    step: the one that ends. squares: floats whose sum is exactly the sum of the squared norms of the
+    weights, each of which is rounded to a float64; no more than a sum of any such has.
+    """
+
+    step: Count
+    squares: Annotated[tuple[Square, ...], msgspec.Meta(max_length=40)]
+
+
+class Scale(Meta, frozen=True):
+    """SCALE: the number that all parties multiply the gradients of `step` by; 1 where nothing is cut."""
+
+    step: Count
+    factor: Share
+
+
 def spelt(meta: Meta) -> Meta | tuple[object, ...]:
-    """What stands on the wire for `meta`: all its fields, but for an offer's empty detail."""
-    if isinstance(meta, Offer) and meta.detail == Detail():
-        return cast(tuple[object, ...], msgspec.structs.astuple(meta)[:-1])
-    return meta
+    """What stands on the wire for `meta`: all its fields, but for an offer's empty detail.
+
+    Of another detail, fields that came later are left out from the end on where they say nothing.
+    """
+    if not isinstance(meta, Offer):
+        return meta
+    fields = cast(tuple[object, ...], msgspec.structs.astuple(meta)[:-1])
+    if meta.detail == Detail():
+        return fields
+    values, silent = (msgspec.structs.astuple(each) for each in (meta.detail, Detail()))
+    size = len(values)
+    while size > _FIRST_DETAILS and values[size - 1] == silent[size - 1]:
+        size -= 1
+    return (*fields, values[:size])
+
+
+# So many fields had a detail before any came later.
+_FIRST_DETAILS = 4
 
 
 META: dict[Kind, type[Meta]] = {
@@ -364,4 +399,6 @@ META: dict[Kind, type[Meta]] = {
     Kind.PAIRING: Pairing,
     Kind.SAMPLES: Samples,
     Kind.WANT: Want,
+    Kind.NORM: Norm,
+    Kind.SCALE: Scale,
 }

@@ -27,6 +27,7 @@ __all__ = [
     "SideSpec",
     "Signature",
     "Small",
+    "Square",
     "Staleness",
     "TrunkModel",
     "Vocabulary",
@@ -47,6 +48,8 @@ Conversation = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Staleness = Annotated[int, msgspec.Meta(ge=0, le=4)]
 Real = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+# A float32 is below 1e39, so the squares of more weights than there are stay below this.
+Square = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
 # Four times the largest multilingual vocabulary in use.
 Vocabulary = Annotated[int, msgspec.Meta(ge=2, le=2**20)]
 
@@ -136,13 +139,15 @@ class Detail(Meta, frozen=True):
 
     repeats: the trusted party keeps what the trunk gave back, and does steps alone whose outputs it has
     all, so that the numbers of steps it names may leave some out. stages: codecs that come after the
-    offer's own, in ascending order.
+    offer's own, in ascending order. clips: whether a step ends with NORM and SCALE; left out on the wire
+    where it does not, so that such a detail is spelt as it was before there was clipping.
     """
 
     lora: LoraSpec | None = None
     side: SideSpec | None = None
     repeats: bool = False
     stages: Annotated[tuple[CodecStage, ...], msgspec.Meta(max_length=8)] = ()
+    clips: bool = False
 
 
 Mode = Literal["features", "side", "lora", "full"]

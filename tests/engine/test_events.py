@@ -16,6 +16,7 @@ from splitlearn.engine.events import (
     Saved,
     SentWeights,
     StepDone,
+    all_of,
 )
 from splitlearn.split.cut import Cut
 from tests.rig import (
@@ -87,7 +88,29 @@ def test_a_steps_bytes_are_those_of_its_own_frames(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", get_args(Event))
 def test_an_event_is_frozen_and_holds_numbers_and_names_only(kind: type) -> None:
-    assert {field.type for field in dataclasses.fields(kind)} <= {int, float, str}
+    assert {field.type for field in dataclasses.fields(kind)} <= {
+        int,
+        float,
+        str,
+        float | None,
+    }
     event = kind(**dict.fromkeys((field.name for field in dataclasses.fields(kind)), 0))
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(event, dataclasses.fields(kind)[0].name, 1)
+
+
+def test_several_observers_are_told_in_turn_and_one_that_raises_is_heard() -> None:
+    told: list[tuple[str, Event]] = []
+    tell = all_of(
+        lambda event: told.append(("first", event)), lambda event: told.append(("second", event))
+    )
+    tell(Saved(2))
+    assert told == [("first", Saved(2)), ("second", Saved(2))]
+    all_of()(Saved(3))
+
+    def raising(_: Event) -> None:
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        all_of(raising, lambda event: told.append(("third", event)))(Saved(4))
+    assert len(told) == 2

@@ -167,6 +167,7 @@ def test_what_needs_the_engines_own_loop_is_refused(tmp_path: Path) -> None:
         (replace(run, offer=stale), "staleness"),
         (replace(run, offer=keeping), "keeps outputs"),
         (replace(run, noise=noise), "gradient_noise"),
+        (replace(run, clip_norm=1.0), "clip_norm"),
     ):
         with pytest.raises(ManifestError, match=why):
             RemoteTrunk(other, Peer(pair()[0], trusted_party(tmp_path / why).gate), folder=tmp_path)

@@ -112,6 +112,11 @@ def test_what_is_possible_is_read(tmp_path: Path, changes: dict[str, Any]) -> No
             {"schedule": {"evaluate_every": 2, "staleness": 1}, "data": {"evaluate": "dev.tsv"}},
             "schedule.evaluate_every has to stop between two steps",
         ),
+        (
+            {"optimiser": {"clip_norm": 1.0}, "schedule": {"staleness": 1}},
+            "optimiser.clip_norm needs a step's whole gradient",
+        ),
+        ({"optimiser": {"clip_norm": 0.0}}, "optimiser.clip_norm is 0"),
         ({"cut": {"lora": {"rank": 4}}}, 'cut.lora has no use in mode "features"'),
         ({"cut": {"mode": "lora", "lora": {"rank": 0}}}, "cut.lora.rank"),
         ({"cut": {"train_bottom": True}}, 'cut.train_bottom is true, but in mode "features"'),
@@ -249,6 +254,7 @@ DECIDING: list[dict[str, Any]] = [
     {"cut": {"upper": SFT}},
     {"codec": {"activation": "identity"}},
     {"optimiser": {"learning_rate": 3e-5}},
+    {"optimiser": {"clip_norm": 1.0}},
     {"schedule": {"epochs": 2}},
     {"schedule": {"micro_batches": 2}},
     {"schedule": {"staleness": 1}},
@@ -374,3 +380,12 @@ def test_adapters_decide_the_digest_of_a_job_that_has_some(tmp_path: Path) -> No
     plain = job(tmp_path, cut={"mode": "lora"}).digest()
     assert job(tmp_path, cut={"mode": "lora", "lora": {"rank": 4}}).digest() != plain
     assert job(tmp_path, cut={"mode": "lora", "lora": {"where": "all"}}).digest() != plain
+
+
+@pytest.mark.parametrize(("mode", "clips"), [("full", True), ("lora", True), ("features", False)])
+def test_the_peer_is_asked_to_clip_only_what_it_trains(
+    tmp_path: Path, mode: str, clips: bool
+) -> None:
+    clipped = job(tmp_path, optimiser={"clip_norm": 1.0}, cut={"mode": mode})
+    assert clipped.clips_trunk is clips
+    assert not job(tmp_path, cut={"mode": mode}).clips_trunk

@@ -24,6 +24,7 @@ from tests.rig import run_in_memory
 
 NARROW: Changes = {"cut.upper": {"method": "sft", "rank": 4}}
 BOTTOM: Changes = {**NARROW, "cut": {"train_bottom": True}}
+CLIPPED: Changes = {**BOTTOM, "optimiser": {"clip_norm": 1.0}}
 FEATURES: Changes = {"cut": {"mode": "features"}}
 
 
@@ -79,7 +80,7 @@ def test_a_message_of_changes_is_within_its_bound_with_its_pseudonyms() -> None:
 
 
 def test_every_kind_of_message_is_foreseen(tmp_path: Path) -> None:
-    everything = ask(tmp_path, "research", BOTTOM)
+    everything = ask(tmp_path, "research", CLIPPED)
     spoken = {
         kind for kind, pairs in MAY_SEND.items() if {Role.TRUSTED, Role.COMPUTE} in map(set, pairs)
     }
@@ -91,10 +92,25 @@ def test_every_kind_of_message_is_foreseen(tmp_path: Path) -> None:
         (Kind.GRADIENT, "out"),
         (Kind.INPUT_GRADIENT, "in"),
         (Kind.WEIGHTS, "in"),
+        (Kind.NORM, "in"),
+        (Kind.SCALE, "out"),
     }
 
 
-@pytest.mark.parametrize("changes", [BOTTOM, FEATURES], ids=["full", "features"])
+def test_clipping_takes_two_messages_more_where_the_trunk_trains_and_none_elsewhere(
+    tmp_path: Path,
+) -> None:
+    def kinds(changes: Changes) -> set[Kind]:
+        return {each.facts.kind for each in ask(tmp_path, "research", changes)}
+
+    assert kinds(CLIPPED) - kinds(BOTTOM) == {Kind.NORM, Kind.SCALE}
+    frozen: Changes = {**FEATURES, "optimiser": {"clip_norm": 1.0}}
+    assert kinds(frozen) == kinds(FEATURES)
+    strict = ask(tmp_path, "strict", CLIPPED)
+    assert rules_of(strict)["scale out"] == rules_of(strict)["norm in"] == ["no-rule"]
+
+
+@pytest.mark.parametrize("changes", [CLIPPED, FEATURES], ids=["full", "features"])
 def test_no_message_of_a_real_run_is_larger_or_other_than_was_foreseen(
     tmp_path: Path, changes: Changes
 ) -> None:

@@ -1,5 +1,8 @@
 """The conversation's tables against both parties' views of it."""
 
+from functools import partial
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -17,9 +20,11 @@ from splitlearn.wire.messages import (
     Empty,
     Finish,
     Meta,
+    Norm,
     Offer,
     OptimiserSpec,
     Resume,
+    Scale,
     ScheduleSpec,
     Shard,
     Step,
@@ -217,6 +222,80 @@ def test_with_a_frozen_bottom_the_next_step_may_begin_right_after_the_last_gradi
     pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, step=1))
 
 
+def clipping(**terms: Any) -> Offer:
+    return msgspec.structs.replace(offer(**terms), detail=Detail(clips=True))
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_step_that_is_clipped_ends_with_a_norm_and_a_factor(back: bool) -> None:
+    pair = Pair().open(clipping(back=back))
+    for step in range(2):
+        for who, kind in STEP_KINDS[: 4 if back else 3]:
+            pair.say(who, kind, tensor(0, of=1, step=step))
+        pair.say(Role.COMPUTE, Kind.NORM, Norm(step, (1.0,)))
+        assert pair.trusted.state is pair.compute.state is State.SCALING
+        pair.say(Role.TRUSTED, Kind.SCALE, Scale(step, 0.5))
+    pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, of=1, step=2, phase="evaluate"))
+    pair.say(Role.COMPUTE, Kind.OUTPUT, tensor(0, of=1, step=2, phase="evaluate"))
+    pair.say(Role.TRUSTED, Kind.CHECKPOINT, Step(2))
+
+
+@pytest.mark.parametrize(
+    ("who", "kind", "meta"),
+    [
+        (Role.TRUSTED, Kind.ACTIVATION, tensor(0, step=1)),
+        (Role.TRUSTED, Kind.CHECKPOINT, Step(1)),
+        (Role.TRUSTED, Kind.SETTLE, Empty()),
+        (Role.TRUSTED, Kind.FINISH, Finish(False)),
+        (Role.TRUSTED, Kind.SCALE, Scale(0, 1.0)),
+        (Role.COMPUTE, Kind.NORM, Norm(1, ())),
+    ],
+)
+def test_nothing_comes_between_a_clipped_step_and_its_norm(
+    who: Role, kind: Kind, meta: Meta
+) -> None:
+    pair = Pair().open(clipping())
+    pair.step(0)
+    with pytest.raises(SessionError, match=kind):
+        pair.say(who, kind, meta)
+
+
+def test_a_factor_is_of_the_step_that_ended() -> None:
+    pair = Pair().open(clipping())
+    pair.step(0)
+    pair.say(Role.COMPUTE, Kind.NORM, Norm(0, ()))
+    with pytest.raises(SessionError, match="scale names step 1"):
+        pair.trusted.stamp(Kind.SCALE, Scale(1, 1.0))
+
+
+def test_a_norm_is_legal_only_where_the_offer_says_that_gradients_are_clipped() -> None:
+    pair = Pair().open()
+    pair.step(0)
+    with pytest.raises(SessionError, match="norm by compute"):
+        pair.compute.stamp(Kind.NORM, Norm(0, ()))
+    pair = Pair().open(clipping())
+    with pytest.raises(SessionError, match="norm by compute"):
+        pair.compute.stamp(Kind.NORM, Norm(0, ()))
+
+
+@pytest.mark.parametrize("terms", [{"mode": "features", "back": False}, {"staleness": 1}])
+def test_clipping_is_offered_only_for_exact_steps_in_which_the_trunk_trains(
+    terms: dict[str, Any],
+) -> None:
+    for session in (Pair().trusted, Pair().compute):
+        said = session.stamp if session.me is Role.TRUSTED else partial(session.check, seq=1)
+        with pytest.raises(SessionError, match="asks for norm and scale"):
+            said(Kind.OFFER, clipping(**terms))
+
+
+STEP_KINDS = (
+    (Role.TRUSTED, Kind.ACTIVATION),
+    (Role.COMPUTE, Kind.OUTPUT),
+    (Role.TRUSTED, Kind.GRADIENT),
+    (Role.COMPUTE, Kind.INPUT_GRADIENT),
+)
+
+
 def test_steps_interleave_by_as_many_as_were_agreed_on_and_end_in_their_order() -> None:
     pair = Pair().open(offer(staleness=2))
     for step in range(3):
@@ -306,9 +385,14 @@ def test_every_transition_is_one_that_its_sender_may_say() -> None:
     assert {kind for row in EXCHANGE.values() for kind in row} <= set(MAY_SEND)
 
 
-@given(st.lists(st.sampled_from([(w, k) for k in Kind for w in (Role.TRUSTED, Role.COMPUTE)])))
-def test_no_sequence_of_words_brings_the_two_views_apart(words: list[tuple[Role, Kind]]) -> None:
-    pair = Pair().open()
+@given(
+    st.lists(st.sampled_from([(w, k) for k in Kind for w in (Role.TRUSTED, Role.COMPUTE)])),
+    st.booleans(),
+)
+def test_no_sequence_of_words_brings_the_two_views_apart(
+    words: list[tuple[Role, Kind]], clips: bool
+) -> None:
+    pair = Pair().open(clipping() if clips else offer())
     metas: dict[Kind, Meta] = {
         Kind.OFFER: offer(),
         Kind.ACCEPT: Accept((0,), (), 0),
@@ -317,6 +401,8 @@ def test_no_sequence_of_words_brings_the_two_views_apart(words: list[tuple[Role,
         Kind.CHECKPOINT: Step(0),
         Kind.SAVED: Step(0),
         Kind.FINISH: Finish(True),
+        Kind.NORM: Norm(0, ()),
+        Kind.SCALE: Scale(0, 1.0),
     }
     for who, kind in words:
         meta = metas.get(kind, tensor(0, of=1) if kind in set(TENSOR_KINDS) else Empty())

@@ -26,6 +26,7 @@ from splitlearn.wire import (
     Ids,
     LoraSpec,
     Meta,
+    Norm,
     Offer,
     OptimiserSpec,
     Pairing,
@@ -33,6 +34,7 @@ from splitlearn.wire import (
     Resume,
     Round,
     Samples,
+    Scale,
     ScheduleSpec,
     Settled,
     Settlement,
@@ -117,6 +119,8 @@ EXAMPLES: dict[Kind, Meta] = {
     ),
     Kind.SAMPLES: Samples(29_000, 1_000),
     Kind.WANT: Want(51, "train", (28_999, 4, 170)),
+    Kind.NORM: Norm(51, (2.25, 2.0**-60)),
+    Kind.SCALE: Scale(51, 0.625),
 }
 
 
@@ -272,6 +276,38 @@ def test_an_offers_detail_is_spelt_only_where_there_is_one() -> None:
 def _meta_at(raw: bytes) -> slice:
     size = int.from_bytes(raw[16:20], "big")
     return slice(28, 28 + size)
+
+
+def test_what_came_later_into_a_detail_is_spelt_only_where_it_says_something() -> None:
+    def spelling(detail: Detail) -> object:
+        raw = frames.encode(Kind.OFFER, seq=1, meta=msgspec.structs.replace(OFFER, detail=detail))
+        assert frames.decode(raw).meta == msgspec.structs.replace(OFFER, detail=detail)
+        return msgspec.msgpack.decode(raw[_meta_at(raw)])[-1]
+
+    assert spelling(Detail(repeats=True)) == [None, None, True, []]
+    assert spelling(Detail(clips=True)) == [None, None, False, [], True]
+    silent = [*fields_of(OFFER), [None, None, True, [], False]]
+    with pytest.raises(WireError, match="spelt in another way"):
+        frames.decode(raw_frame(Kind.OFFER, silent))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (Kind.NORM, [51, [math.nan]]),
+        (Kind.NORM, [51, [math.inf]]),
+        (Kind.NORM, [51, [-1e-9]]),
+        (Kind.NORM, [51, [1.0] * 41]),
+        (Kind.NORM, [-1, [1.0]]),
+        (Kind.NORM, [51, 1.0]),
+        (Kind.SCALE, [51, math.nan]),
+        (Kind.SCALE, [51, 1.5]),
+        (Kind.SCALE, [51, -0.5]),
+    ],
+)
+def test_a_norm_or_a_factor_that_cannot_be_is_refused(kind: Kind, fields: list[object]) -> None:
+    with pytest.raises(WireError, match=f"not a legal {kind.capitalize()}"):
+        frames.decode(raw_frame(kind, fields))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ LEGAL: list[Meta] = [
     ScheduleSpec("inverse_sqrt", 0, 10_000_000, 4),
     OptimiserSpec("sgd", 1e9, 0.0, 0.0, 0.0, 0.0),
     CodecStage(10_000_000, CODECS),
-    Detail(repeats=True, stages=(CodecStage(1, CODECS),) * 8),
+    Detail(repeats=True, stages=(CodecStage(1, CODECS),) * 8, clips=True),
     TrunkModel("bert", {f"n{number}": number for number in range(32)}),
 ]
 ILLEGAL: list[Meta] = [
