@@ -37,6 +37,7 @@ class Flower:
 
     runs: list[list[Callable[[], RunState]]]
     started: int = 0
+    processes: int = 0
     stopped: list[int] = field(default_factory=list)
 
     def __call__(self, _address: str) -> "Flower":
@@ -47,7 +48,8 @@ class Flower:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def start(self, _job: Path) -> int:
+    def start(self, _job: Path, *, processes: int) -> int:
+        assert processes == self.processes
         self.started += 1
         return self.started
 
@@ -92,9 +94,10 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return bench
 
 
-def test_a_run_that_finishes_the_job_ends_the_command(bench: Bench) -> None:
-    bench.flower.runs = [[lambda: RUNNING, bench.finish]]
-    code, said = bench.run()
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_run_that_finishes_the_job_ends_the_command(bench: Bench, processes: int) -> None:
+    bench.flower.runs, bench.flower.processes = [[lambda: RUNNING, bench.finish]], processes
+    code, said = bench.run(*(("--nproc", str(processes)) if processes else ()))
     assert code == 0
     assert "run 1 is submitted" in said
     # Flower's own lines are kept for whoever looks for them, and trouble nobody else.
@@ -219,10 +222,10 @@ def test_a_coordinator_that_is_away_is_waited_for_as_long_as_patience_lasts(
     tries = threading.Semaphore(3)
     start = bench.flower.start
 
-    def starting(job: Path) -> int:
+    def starting(job: Path, *, processes: int) -> int:
         if tries.acquire(blocking=False):
             raise ChannelError("no SuperLink answers")
-        return start(job)
+        return start(job, processes=processes)
 
     monkeypatch.setattr(bench.flower, "start", starting)
     bench.flower.runs = [[bench.finish]]
