@@ -1,15 +1,82 @@
-"""What any conversation judges alike: a message's number, its sender, and what its table allows."""
+"""What any conversation judges alike: a message's number, its sender, and what its table allows.
 
+A conversation of its own kind is a table, and an Endpoint that reads it and judges what a table cannot.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from splitlearn.errors import SessionError
 from splitlearn.roles import Kind, Role, may_send
+from splitlearn.wire.messages import Meta
 
-__all__ = ["check_number", "next_state"]
+__all__ = ["Endpoint", "Table", "check_number", "next_state"]
 
 S = TypeVar("S", bound=StrEnum)
+# From each state: who may say what, and where that leads.
+Table: TypeAlias = Mapping[S, Mapping[tuple[Role, Kind], S]]
+
+
+@dataclass
+class Endpoint(ABC, Generic[S]):
+    """One end's view of one conversation, between the roles `me` and `peer`.
+
+    next_out, next_in: numbers of the next message of each. unsettled: messages since the last receipt.
+    """
+
+    me: Role
+    peer: Role
+    state: S
+    next_out: int = 1
+    next_in: int = 1
+    unsettled: int = 0
+
+    def stamp(self, kind: Kind, meta: Meta) -> int:
+        """Take `kind` as the next thing we say; its sequence number.
+
+        Raises SessionError if we may not say it now; the conversation is over then.
+        """
+        self._advance(kind, meta, sender=self.me, receiver=self.peer)
+        seq = self.next_out
+        self.next_out += 1
+        return seq
+
+    def check(self, kind: Kind, meta: Meta, *, seq: int) -> None:
+        """Take a message from the peer; SessionError, and the end, if it is not legal now."""
+        check_number(seq, kind=kind, expected=self.next_in, peer=self.peer, view=self._view)
+        self._advance(kind, meta, sender=self.peer, receiver=self.me)
+        self.next_in += 1
+
+    def owed(self, _received: int) -> int:
+        """How many of our messages a receipt in a SETTLE that has come must cover: all of them."""
+        return self.next_out - 1
+
+    def _advance(self, kind: Kind, meta: Meta, *, sender: Role, receiver: Role) -> None:
+        following = next_state(
+            self._table(),
+            state=self.state,
+            kind=kind,
+            sender=sender,
+            receiver=receiver,
+            view=self._view,
+        )
+        following = self._judge(kind, meta, following=following)
+        self.unsettled = 0 if kind is Kind.COUNTERSIGNED else self.unsettled + 1
+        self.state = following
+
+    @abstractmethod
+    def _table(self) -> Table[S]: ...
+
+    @abstractmethod
+    def _judge(self, kind: Kind, meta: Meta, *, following: S) -> S:
+        """SessionError for what is legal by the table and not by what was said before; the next state."""
+
+    @abstractmethod
+    def _view(self) -> str:
+        """How we see things, for an error."""
 
 
 def check_number(
@@ -25,7 +92,7 @@ def check_number(
 
 
 def next_state(
-    table: Mapping[S, Mapping[tuple[Role, Kind], S]],
+    table: Table[S],
     *,
     state: S,
     kind: Kind,

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from splitlearn.errors import SessionError
 from splitlearn.roles import Kind, Role
-from splitlearn.session.legal import check_number, next_state
+from splitlearn.session.legal import Endpoint, Table
 from splitlearn.session.steps import MAX_UNSETTLED
 from splitlearn.wire.messages import (
     Finish,
@@ -73,64 +73,34 @@ PAIR_NEXT: dict[PairState, dict[tuple[Role, Kind], PairState]] = {
 
 
 @dataclass
-class PairSession:
+class PairSession(Endpoint[PairState]):
     """One end's view of one conversation. `me` and `peer` are roles, ENCODER and DECODER.
 
     next_step: optimiser steps done, as far as the link has heard of them. aligned: how many samples both
     have, to train on and held out.
     """
 
-    me: Role
-    peer: Role
     state: PairState = PairState.IDLE
-    next_out: int = 1
-    next_in: int = 1
     next_step: int = 0
-    unsettled: int = 0
     pairing: Pairing | None = None
     named: Samples | None = None
     aligned: Samples | None = None
     wanted: Want | None = None
-
-    def stamp(self, kind: Kind, meta: Meta) -> int:
-        """Take `kind` as the next thing we say; its sequence number.
-
-        Raises SessionError if we may not say it now; the conversation is over then.
-        """
-        self._advance(kind, meta, sender=self.me, receiver=self.peer)
-        seq = self.next_out
-        self.next_out += 1
-        return seq
-
-    def check(self, kind: Kind, meta: Meta, *, seq: int) -> None:
-        """Take a message from the peer; SessionError, and the end, if it is not legal now."""
-        check_number(seq, kind=kind, expected=self.next_in, peer=self.peer, view=self._view)
-        self._advance(kind, meta, sender=self.peer, receiver=self.me)
-        self.next_in += 1
-
-    def owed(self, _received: int) -> int:
-        """How many of our messages a receipt in a SETTLE that has come must cover: all of them."""
-        return self.next_out - 1
 
     @property
     def trains(self) -> bool:
         """Whether the encoder's adapters do."""
         return self.pairing is not None and self.pairing.trains
 
-    def _advance(self, kind: Kind, meta: Meta, *, sender: Role, receiver: Role) -> None:
-        following = next_state(
-            PAIR_NEXT,
-            state=self.state,
-            kind=kind,
-            sender=sender,
-            receiver=receiver,
-            view=self._view,
-        )
+    def _table(self) -> Table[PairState]:
+        return PAIR_NEXT
+
+    def _judge(self, kind: Kind, meta: Meta, *, following: PairState) -> PairState:
         match meta:
             case Pairing():
                 self.pairing = meta
             case Samples():
-                self._align(meta, sender=sender)
+                self._align(meta)
             case Resume():
                 self.next_step = meta.step
             case Want():
@@ -146,15 +116,15 @@ class PairSession:
                     )
             case _:
                 pass
-        self.unsettled = 0 if kind is Kind.COUNTERSIGNED else self.unsettled + 1
-        self.state = following
+        return following
 
-    def _align(self, meta: Samples, *, sender: Role) -> None:
-        if sender is _E:
+    def _align(self, meta: Samples) -> None:
+        """First what the encoder party has, then what both have: the table knows who says which."""
+        had = self.named
+        if had is None:
             self.named = meta
             return
-        had = self.named
-        if had is None or meta.train > had.train or meta.evaluate > had.evaluate:
+        if meta.train > had.train or meta.evaluate > had.evaluate:
             raise SessionError(
                 f"{Kind.SAMPLES} of {meta.train} and {meta.evaluate} samples in common, more than were "
                 f"named; {self._view()}"

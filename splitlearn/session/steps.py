@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from splitlearn.errors import SessionError
 from splitlearn.roles import Kind, Role
-from splitlearn.session.legal import check_number, next_state
+from splitlearn.session.legal import Endpoint, Table
 from splitlearn.wire.messages import Finish, Meta, Norm, Offer, Resume, Scale, Step, StepTensor
 
 __all__ = ["EXCHANGE", "MAX_UNSETTLED", "NEXT", "Progress", "Session", "State"]
@@ -112,20 +112,15 @@ class Group:
 
 
 @dataclass
-class Session:
+class Session(Endpoint[State]):
     """One party's view of one conversation. `me` and `peer` are roles, TRUSTED and COMPUTE.
 
     A conversation lives as long as both processes do; when one comes back as a new process, both
     start a new Session and agree on a checkpoint with OFFER, ACCEPT and RESUME.
     """
 
-    me: Role
-    peer: Role
     state: State = State.IDLE
-    next_out: int = 1
-    next_in: int = 1
     next_step: int = 0
-    unsettled: int = 0
     weights_wanted: bool = False
     offer: Offer | None = None
     # Texts that are gone on with, and the tokens of each that the compute party has.
@@ -133,35 +128,10 @@ class Session:
     # Those under way, oldest first: one, or as many more as the offer's staleness.
     groups: list[Group] = field(default_factory=list, repr=False)
 
-    def stamp(self, kind: Kind, meta: Meta) -> int:
-        """Take `kind` as the next thing we say; its sequence number.
+    def _table(self) -> Table[State]:
+        return NEXT
 
-        Raises SessionError if we may not say it now; the conversation is over then.
-        """
-        self._advance(kind, meta, sender=self.me, receiver=self.peer)
-        seq = self.next_out
-        self.next_out += 1
-        return seq
-
-    def check(self, kind: Kind, meta: Meta, *, seq: int) -> None:
-        """Take a message from the peer; SessionError, and the end, if it is not legal now."""
-        check_number(seq, kind=kind, expected=self.next_in, peer=self.peer, view=self._view)
-        self._advance(kind, meta, sender=self.peer, receiver=self.me)
-        self.next_in += 1
-
-    def owed(self, _received: int) -> int:
-        """How many of our messages a receipt in a SETTLE that has come must cover: all of them."""
-        return self.next_out - 1
-
-    def _advance(self, kind: Kind, meta: Meta, *, sender: Role, receiver: Role) -> None:
-        following = next_state(
-            NEXT,
-            state=self.state,
-            kind=kind,
-            sender=sender,
-            receiver=receiver,
-            view=self._view,
-        )
+    def _judge(self, kind: Kind, meta: Meta, *, following: State) -> State:
         if isinstance(meta, StepTensor):
             if self._exchange(kind, meta) and self.offer is not None and self.offer.detail.clips:
                 following = State.MEASURING
@@ -179,8 +149,7 @@ class Session:
             self.weights_wanted = meta.weights
         if isinstance(meta, Resume):
             self.next_step = meta.step
-        self.unsettled = 0 if kind is Kind.COUNTERSIGNED else self.unsettled + 1
-        self.state = following
+        return following
 
     def _at_step(self, kind: Kind, step: int) -> None:
         if kind is Kind.CHECKPOINT:

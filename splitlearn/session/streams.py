@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from splitlearn.errors import SessionError
 from splitlearn.roles import Kind, Role
-from splitlearn.session.legal import check_number, next_state
+from splitlearn.session.legal import Endpoint, Table
 from splitlearn.session.steps import MAX_UNSETTLED
 from splitlearn.wire.messages import Ask, Enlist, Ids, Meta, Round
 
@@ -61,15 +61,10 @@ STREAM_NEXT: dict[StreamState, dict[tuple[Role, Kind], StreamState]] = {
 
 
 @dataclass
-class StreamSession:
+class StreamSession(Endpoint[StreamState]):
     """One end's view of one conversation. `me` and `peer` are roles, GENERATOR and DISCRIMINATOR."""
 
-    me: Role
-    peer: Role
     state: StreamState = StreamState.IDLE
-    next_out: int = 1
-    next_in: int = 1
-    unsettled: int = 0
     enough: bool = False
     reported: bool = False
     round: Round | None = None
@@ -90,16 +85,7 @@ class StreamSession:
         """
         if kind is Kind.IDS and self.enough:
             raise SessionError(f"{kind} after {Kind.ENOUGH} was heard; {self._view()}")
-        self._advance(kind, meta, sender=self.me, receiver=self.peer)
-        seq = self.next_out
-        self.next_out += 1
-        return seq
-
-    def check(self, kind: Kind, meta: Meta, *, seq: int) -> None:
-        """Take a message from the peer; SessionError, and the end, if it is not legal now."""
-        check_number(seq, kind=kind, expected=self.next_in, peer=self.peer, view=self._view)
-        self._advance(kind, meta, sender=self.peer, receiver=self.me)
-        self.next_in += 1
+        return super().stamp(kind, meta)
 
     def owed(self, received: int) -> int:
         """How many of our messages a receipt in a SETTLE that has come must cover, if it is for `received`.
@@ -112,15 +98,10 @@ class StreamSession:
         """Batches of a phase that were asked for and not sent yet."""
         return self.asked[phase] - self.sent[phase]
 
-    def _advance(self, kind: Kind, meta: Meta, *, sender: Role, receiver: Role) -> None:
-        following = next_state(
-            STREAM_NEXT,
-            state=self.state,
-            kind=kind,
-            sender=sender,
-            receiver=receiver,
-            view=self._view,
-        )
+    def _table(self) -> Table[StreamState]:
+        return STREAM_NEXT
+
+    def _judge(self, kind: Kind, meta: Meta, *, following: StreamState) -> StreamState:
         match meta:
             case Round():
                 self.round = meta
@@ -134,8 +115,7 @@ class StreamSession:
                 self._batch(meta)
             case _:
                 self._word(kind)
-        self.unsettled = 0 if kind is Kind.COUNTERSIGNED else self.unsettled + 1
-        self.state = following
+        return following
 
     def _ask(self, meta: Ask) -> None:
         asked = {"train": meta.train, "evaluate": meta.evaluate}
