@@ -23,8 +23,8 @@ from splitlearn.engine.seeds import offer_seed, stage_seed
 from splitlearn.engine.trusted import TrustedEngine
 from splitlearn.identity import PartyName
 from splitlearn.roles import Role
+from splitlearn.split.anatomy import layers_of
 from splitlearn.split.cut import Cut, spec_of
-from splitlearn.split.families import layers_of
 from splitlearn.split.freeze import Mode, freeze, set_training
 from splitlearn.split.stage import factor, split_chain
 from splitlearn.split.weights import GROUPS, digest, trunk_state

@@ -33,7 +33,7 @@ from splitlearn.pipeline.speeds import Line, PartySpeeds, Speeds
 from splitlearn.policy import Policy
 from splitlearn.roles import Kind, Role
 from splitlearn.session import Session
-from splitlearn.split.families import layers_of
+from splitlearn.split.anatomy import layers_of
 from splitlearn.split.rows import mask_of
 from splitlearn.tasks import Batch, batch
 from splitlearn.wire.messages import (

@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from splitlearn.manifest import Job
 from splitlearn.split import Cut, adapt, blocks_of, taps_of, targets_in
-from splitlearn.split.families import family_of
+from splitlearn.split.anatomy import family_of
 from splitlearn.wire.messages import LoraSpec, SideSpec
 
 __all__ = ["adapt_own", "lora_of", "side_of"]

@@ -20,8 +20,8 @@ from splitlearn.engine.public import codec_bases, cut_bases, tapped_bases
 from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.seeds import offer_seed
 from splitlearn.manifest import Job
+from splitlearn.manifest.cuts import BottleneckTable
 from splitlearn.manifest.hops import codecs_at, returns_at
-from splitlearn.manifest.tables import BottleneckTable
 from splitlearn.policy import Policy, foresee, plan_of_offer
 from splitlearn.policy.accounting import keep_probability
 from splitlearn.roles import Kind
@@ -49,7 +49,7 @@ from splitlearn.split import (
     trunk_model,
     trunk_state,
 )
-from splitlearn.split.families import family_of
+from splitlearn.split.anatomy import family_of
 from splitlearn.tasks import (
     Batch,
     Encoded,

@@ -1,16 +1,97 @@
-"""What a job says of its codecs and of their stages, and what of it makes no sense."""
+"""[codec] and [[codec.stage]]: their keys, and what of them makes no sense together."""
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from splitlearn.manifest.chains import links, needs_basis
-from splitlearn.manifest.fields import Fault
+from pydantic import Field
+
+from splitlearn.manifest.chains import FAMILIES, STAGES, links, needs_basis
+from splitlearn.manifest.fields import CodecField, Fault, FileField, Table
 
 if TYPE_CHECKING:
     from splitlearn.manifest.job import Job
 
-__all__ = ["codec_faults"]
+__all__ = ["CodecTable", "StageTable", "codec_faults"]
+
+_NAMES = (
+    f"{family}{bounds.example} ({bounds.what}, {bounds.least:g} to {bounds.most:g})"
+    if bounds
+    else family
+    for family, bounds in FAMILIES.items()
+)
+
+
+_CHAIN = f"one of {', '.join(_NAMES)}; +{STAGES[0]} may follow all but transform"
+
+
+class StageTable(Table):
+    """Codecs that take the place of those before, for the rest of the run; others stay."""
+
+    after: int | float = Field(
+        gt=0,
+        le=10_000_000,
+        description="a whole number of steps from 1 up, or a share of all steps between 0 and 1",
+    )
+    activation: CodecField | None = Field(default=None, description=_CHAIN)
+    output: CodecField | None = Field(default=None, description=_CHAIN)
+    gradient: CodecField | None = Field(default=None, description=_CHAIN)
+    input_gradient: CodecField | None = Field(default=None, description=_CHAIN)
+    inner: CodecField | None = Field(default=None, description=_CHAIN)
+    inner_gradient: CodecField | None = Field(default=None, description=_CHAIN)
+
+    def step(self, *, total: int) -> int:
+        """The first step, counted from 0, with these codecs, of `total`."""
+        return self.after if isinstance(self.after, int) else math.ceil(self.after * total)
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The codecs that this stage names, by key."""
+        return self.model_dump(exclude={"after"}, exclude_none=True)
+
+
+class CodecTable(Table):
+    """How each kind of tensor is written; gradients travel only where a mode sends them.
+
+    inner, inner_gradient: what goes from one compute party of a chain to the next and back, both on
+    its way to the trusted party, who passes it on, and from there.
+    """
+
+    activation: CodecField = Field(default="int8+zstd", description=_CHAIN)
+    output: CodecField = Field(default="fp16", description=_CHAIN)
+    gradient: CodecField = Field(default="fp16", description=_CHAIN)
+    input_gradient: CodecField = Field(default="fp16", description=_CHAIN)
+    inner: CodecField = Field(default="int8+zstd", description=_CHAIN)
+    inner_gradient: CodecField = Field(default="fp16", description=_CHAIN)
+    cache_mb: int = Field(
+        default=1024,
+        ge=1,
+        le=1_048_576,
+        description="a whole number of MiB for rows that delta- codecs keep, on disk at each party",
+    )
+    public_text: FileField | None = Field(
+        default=None,
+        description=(
+            "a text file that may be known to anybody, one text a line, that the bases of pca- codecs "
+            "are fitted to"
+        ),
+    )
+    stage: tuple[StageTable, ...] = Field(
+        default=(),
+        strict=False,
+        max_length=8,
+        description="a table [[codec.stage]] for each change of codecs during a run, in order",
+    )
+
+    @property
+    def later(self) -> tuple["CodecTable", ...]:
+        """The codecs of each stage, whole: what it does not name is as before it."""
+        out = list[CodecTable]()
+        for stage in self.stage:
+            before = out[-1] if out else self
+            out.append(before.model_copy(update=stage.named))
+        return tuple(out)
 
 
 def codec_faults(job: "Job") -> Iterator[Fault]:

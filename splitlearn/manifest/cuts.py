@@ -1,16 +1,111 @@
-"""What a job says of its cuts and of its mode, and what of it makes no sense."""
+"""[cut] and the tables below it: the keys of cuts and modes, and what of them makes no sense together."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
 
 from splitlearn.manifest.chains import links, remembers
-from splitlearn.manifest.fields import Fault
-from splitlearn.manifest.tables import CutTable
+from splitlearn.manifest.fields import Fault, FileField, Table
 
 if TYPE_CHECKING:
     from splitlearn.manifest.job import Job
 
-__all__ = ["cut_faults"]
+__all__ = ["GRADIENTS", "BottleneckTable", "CutTable", "LoraTable", "SideTable", "cut_faults"]
+
+# Modes in which gradients leave.
+GRADIENTS = frozenset({"lora", "full"})
+
+
+class BottleneckTable(Table):
+    """A low-rank cut. `public_text` has one text a line; a PCA basis is fitted to it."""
+
+    method: Literal["none", "pca", "sft"] = Field(default="none", description="none, pca or sft")
+    rank: int = Field(
+        default=0, ge=0, le=65_536, description="a whole number from 1 up to the hidden width"
+    )
+    public_text: FileField | None = Field(
+        default=None, description="a text file that may be known to anybody, one text a line"
+    )
+
+
+class SideTable(Table):
+    """Mode "side": what comes back of several of the peer's layers, and the network that takes it.
+
+    taps: how many of its layers, evenly, the last one always. rank: columns of each, fitted to
+    public_text, which has one text a line. width: of the network beside them.
+    """
+
+    taps: int = Field(default=4, ge=1, le=64, description="a whole number of layers from 1 to 64")
+    rank: int = Field(default=32, ge=1, le=1_024, description="a whole number from 1 to 1024")
+    width: int = Field(
+        default=96, ge=32, le=1_024, multiple_of=32, description="a multiple of 32 up to 1024"
+    )
+    public_text: FileField | None = Field(
+        default=None, description="a text file that may be known to anybody, one text a line"
+    )
+
+
+class LoraTable(Table):
+    """Adapters of mode "lora". where: "trunk", the peer's layers; "all", those that stay here too."""
+
+    rank: int = Field(default=8, ge=1, le=1_024, description="a whole number from 1 to 1024")
+    alpha: float = Field(
+        default=16.0,
+        ge=1e-3,
+        le=1e4,
+        description="a number from 0.001 to 10000; over the rank it is the scale",
+    )
+    dropout: float = Field(default=0.0, ge=0, le=0.99, description="a number from 0 to 0.99")
+    targets: Literal["attention", "all"] = Field(
+        default="attention", description="attention or all, the linear layers of a block"
+    )
+    where: Literal["trunk", "all"] = Field(default="trunk", description="trunk or all")
+
+
+class CutTable(Table):
+    """Layers [0, bottom) and [top, end) stay here; those between go to the peer."""
+
+    bottom: int = Field(
+        default=2,
+        ge=1,
+        le=65_536,
+        description="a whole number of first layers that stay here, at least 1",
+    )
+    top: int = Field(
+        default=-1,
+        ge=-65_536,
+        le=65_536,
+        description="the first of the last layers that stay here; negative counts from the end",
+    )
+    mode: Literal["features", "side", "lora", "full"] = Field(
+        default="features", description="features, side, lora or full"
+    )
+    cache: bool | None = Field(
+        default=None,
+        description="true or false: whether what comes back is kept and not asked for again; left "
+        "out, true in mode side",
+    )
+    train_bottom: bool = Field(default=False, description="true or false")
+    lower: BottleneckTable = BottleneckTable()
+    upper: BottleneckTable = BottleneckTable()
+    side: SideTable = SideTable()
+    lora: LoraTable = LoraTable()
+
+    @property
+    def keeps_outputs(self) -> bool:
+        """Whether outputs that repeat are kept here, and steps done without the peer."""
+        return self.mode == "side" if self.cache is None else self.cache
+
+    @property
+    def exit_rank(self) -> int:
+        """Columns of what comes back where it is not the model's width; else 0."""
+        return self.side.taps * self.side.rank if self.mode == "side" else self.upper.rank
+
+    @property
+    def sends_gradients(self) -> bool:
+        """Whether something at the peer trains, so that gradients leave."""
+        return self.mode in GRADIENTS
 
 
 def cut_faults(job: "Job") -> Iterator[Fault]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from splitlearn.manifest.chains import links, needs_basis
+from splitlearn.manifest.coding import CodecTable
 from splitlearn.manifest.fields import Fault, peer_faults
-from splitlearn.manifest.tables import CodecTable
 
 if TYPE_CHECKING:
     from splitlearn.manifest.job import Job

@@ -11,8 +11,8 @@ from pydantic import Field, PrivateAttr
 
 from splitlearn.errors import ManifestError
 from splitlearn.manifest.chains import links, remembers
-from splitlearn.manifest.coding import codec_faults
-from splitlearn.manifest.cuts import cut_faults
+from splitlearn.manifest.coding import CodecTable, codec_faults
+from splitlearn.manifest.cuts import CutTable, cut_faults
 from splitlearn.manifest.fields import (
     ChainTable,
     Fault,
@@ -27,8 +27,6 @@ from splitlearn.manifest.reading import read
 from splitlearn.manifest.tables import (
     CanaryTable,
     CheckpointTable,
-    CodecTable,
-    CutTable,
     DataTable,
     ModelTable,
     OptimiserTable,

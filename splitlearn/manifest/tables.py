@@ -1,13 +1,10 @@
 """The tables of job.toml: keys, types, bounds, defaults and what to tell who got one wrong."""
 
-import math
 from typing import Literal
 
 from pydantic import Field
 
-from splitlearn.manifest.chains import FAMILIES, STAGES
 from splitlearn.manifest.fields import (
-    CodecField,
     FileField,
     FolderField,
     ModelField,
@@ -17,22 +14,15 @@ from splitlearn.manifest.fields import (
 )
 
 __all__ = [
-    "GRADIENTS",
-    "BottleneckTable",
     "CanaryTable",
     "CheckpointTable",
-    "CodecTable",
-    "CutTable",
     "DataTable",
-    "LoraTable",
     "ModelTable",
     "OptimiserTable",
     "PreflightTable",
     "PrivacyTable",
     "RunTable",
     "ScheduleTable",
-    "SideTable",
-    "StageTable",
     "Task",
 ]
 
@@ -44,16 +34,7 @@ Task = Literal[
     "sequence-to-sequence",
 ]
 
-_NAMES = (
-    f"{family}{bounds.example} ({bounds.what}, {bounds.least:g} to {bounds.most:g})"
-    if bounds
-    else family
-    for family, bounds in FAMILIES.items()
-)
-_CHAIN = f"one of {', '.join(_NAMES)}; +{STAGES[0]} may follow all but transform"
 _COLUMN = "the name of a column; a dot reaches into a column of records, as in answers.text"
-# Modes in which gradients leave.
-GRADIENTS = frozenset({"lora", "full"})
 
 _SOURCE = "a csv, tsv, jsonl or parquet file, or a hub name as owner/name:config@split"
 
@@ -115,165 +96,6 @@ class DataTable(Table):
         description="true: several texts in one row of up to max_length tokens, none of which sees "
         "another; false: a row for each",
     )
-
-
-class BottleneckTable(Table):
-    """A low-rank cut. `public_text` has one text a line; a PCA basis is fitted to it."""
-
-    method: Literal["none", "pca", "sft"] = Field(default="none", description="none, pca or sft")
-    rank: int = Field(
-        default=0, ge=0, le=65_536, description="a whole number from 1 up to the hidden width"
-    )
-    public_text: FileField | None = Field(
-        default=None, description="a text file that may be known to anybody, one text a line"
-    )
-
-
-class SideTable(Table):
-    """Mode "side": what comes back of several of the peer's layers, and the network that takes it.
-
-    taps: how many of its layers, evenly, the last one always. rank: columns of each, fitted to
-    public_text, which has one text a line. width: of the network beside them.
-    """
-
-    taps: int = Field(default=4, ge=1, le=64, description="a whole number of layers from 1 to 64")
-    rank: int = Field(default=32, ge=1, le=1_024, description="a whole number from 1 to 1024")
-    width: int = Field(
-        default=96, ge=32, le=1_024, multiple_of=32, description="a multiple of 32 up to 1024"
-    )
-    public_text: FileField | None = Field(
-        default=None, description="a text file that may be known to anybody, one text a line"
-    )
-
-
-class LoraTable(Table):
-    """Adapters of mode "lora". where: "trunk", the peer's layers; "all", those that stay here too."""
-
-    rank: int = Field(default=8, ge=1, le=1_024, description="a whole number from 1 to 1024")
-    alpha: float = Field(
-        default=16.0,
-        ge=1e-3,
-        le=1e4,
-        description="a number from 0.001 to 10000; over the rank it is the scale",
-    )
-    dropout: float = Field(default=0.0, ge=0, le=0.99, description="a number from 0 to 0.99")
-    targets: Literal["attention", "all"] = Field(
-        default="attention", description="attention or all, the linear layers of a block"
-    )
-    where: Literal["trunk", "all"] = Field(default="trunk", description="trunk or all")
-
-
-class CutTable(Table):
-    """Layers [0, bottom) and [top, end) stay here; those between go to the peer."""
-
-    bottom: int = Field(
-        default=2,
-        ge=1,
-        le=65_536,
-        description="a whole number of first layers that stay here, at least 1",
-    )
-    top: int = Field(
-        default=-1,
-        ge=-65_536,
-        le=65_536,
-        description="the first of the last layers that stay here; negative counts from the end",
-    )
-    mode: Literal["features", "side", "lora", "full"] = Field(
-        default="features", description="features, side, lora or full"
-    )
-    cache: bool | None = Field(
-        default=None,
-        description="true or false: whether what comes back is kept and not asked for again; left "
-        "out, true in mode side",
-    )
-    train_bottom: bool = Field(default=False, description="true or false")
-    lower: BottleneckTable = BottleneckTable()
-    upper: BottleneckTable = BottleneckTable()
-    side: SideTable = SideTable()
-    lora: LoraTable = LoraTable()
-
-    @property
-    def keeps_outputs(self) -> bool:
-        """Whether outputs that repeat are kept here, and steps done without the peer."""
-        return self.mode == "side" if self.cache is None else self.cache
-
-    @property
-    def exit_rank(self) -> int:
-        """Columns of what comes back where it is not the model's width; else 0."""
-        return self.side.taps * self.side.rank if self.mode == "side" else self.upper.rank
-
-    @property
-    def sends_gradients(self) -> bool:
-        """Whether something at the peer trains, so that gradients leave."""
-        return self.mode in GRADIENTS
-
-
-class StageTable(Table):
-    """Codecs that take the place of those before, for the rest of the run; others stay."""
-
-    after: int | float = Field(
-        gt=0,
-        le=10_000_000,
-        description="a whole number of steps from 1 up, or a share of all steps between 0 and 1",
-    )
-    activation: CodecField | None = Field(default=None, description=_CHAIN)
-    output: CodecField | None = Field(default=None, description=_CHAIN)
-    gradient: CodecField | None = Field(default=None, description=_CHAIN)
-    input_gradient: CodecField | None = Field(default=None, description=_CHAIN)
-    inner: CodecField | None = Field(default=None, description=_CHAIN)
-    inner_gradient: CodecField | None = Field(default=None, description=_CHAIN)
-
-    def step(self, *, total: int) -> int:
-        """The first step, counted from 0, with these codecs, of `total`."""
-        return self.after if isinstance(self.after, int) else math.ceil(self.after * total)
-
-    @property
-    def named(self) -> dict[str, str]:
-        """The codecs that this stage names, by key."""
-        return self.model_dump(exclude={"after"}, exclude_none=True)
-
-
-class CodecTable(Table):
-    """How each kind of tensor is written; gradients travel only where a mode sends them.
-
-    inner, inner_gradient: what goes from one compute party of a chain to the next and back, both on
-    its way to the trusted party, who passes it on, and from there.
-    """
-
-    activation: CodecField = Field(default="int8+zstd", description=_CHAIN)
-    output: CodecField = Field(default="fp16", description=_CHAIN)
-    gradient: CodecField = Field(default="fp16", description=_CHAIN)
-    input_gradient: CodecField = Field(default="fp16", description=_CHAIN)
-    inner: CodecField = Field(default="int8+zstd", description=_CHAIN)
-    inner_gradient: CodecField = Field(default="fp16", description=_CHAIN)
-    cache_mb: int = Field(
-        default=1024,
-        ge=1,
-        le=1_048_576,
-        description="a whole number of MiB for rows that delta- codecs keep, on disk at each party",
-    )
-    public_text: FileField | None = Field(
-        default=None,
-        description=(
-            "a text file that may be known to anybody, one text a line, that the bases of pca- codecs "
-            "are fitted to"
-        ),
-    )
-    stage: tuple[StageTable, ...] = Field(
-        default=(),
-        strict=False,
-        max_length=8,
-        description="a table [[codec.stage]] for each change of codecs during a run, in order",
-    )
-
-    @property
-    def later(self) -> tuple["CodecTable", ...]:
-        """The codecs of each stage, whole: what it does not name is as before it."""
-        out = list[CodecTable]()
-        for stage in self.stage:
-            before = out[-1] if out else self
-            out.append(before.model_copy(update=stage.named))
-        return tuple(out)
 
 
 class OptimiserTable(Table):

@@ -16,8 +16,8 @@ import msgspec
 
 from splitlearn.errors import RefusedError, WireError
 from splitlearn.manifest.chains import Chain, chain_of, links
+from splitlearn.manifest.cuts import GRADIENTS
 from splitlearn.manifest.hops import codecs_at, returns_at
-from splitlearn.manifest.tables import GRADIENTS
 from splitlearn.policy.rules import STEP_KINDS, Direction, Facts, Ledger, Policy, Rule
 from splitlearn.roles import MAY_SEND, Kind, Role
 from splitlearn.wire.frames import BEARS_TENSORS

@@ -11,17 +11,9 @@ import torch
 from transformers import PreTrainedModel
 
 from splitlearn.errors import ManifestError, WireError
+from splitlearn.split.anatomy import empty_config, empty_layer, family_of, fields_of
 from splitlearn.split.cut import Cut, cut_of, fault
-from splitlearn.split.families import (
-    ACTIVATIONS,
-    ATTENTIONS,
-    FAMILIES,
-    Family,
-    empty_config,
-    empty_layer,
-    family_of,
-    fields_of,
-)
+from splitlearn.split.families import ACTIVATIONS, ATTENTIONS, FAMILIES, Family
 from splitlearn.split.stage import Trunk, lay_out, uncuttable
 from splitlearn.wire.messages import CutSpec, TrunkModel
 

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from splitlearn.errors import ManifestError
-from splitlearn.split.families import Halves, base_of, family_of, layers_of, replace_layers
+from splitlearn.split.anatomy import base_of, family_of, layers_of, replace_layers
+from splitlearn.split.families import Halves
 
 __all__ = ["Down", "PcaBasis", "SftReceiver", "SftSender", "Up", "fit_pca", "pca_pair", "sft_pair"]
 

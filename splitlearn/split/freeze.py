@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from torch import nn
 from transformers import PreTrainedModel
 
+from splitlearn.split.anatomy import base_of, family_of, layers_of
 from splitlearn.split.cut import Cut
-from splitlearn.split.families import base_of, family_of, layers_of
 from splitlearn.split.lora import adapters_only
 from splitlearn.split.side import Ladder, SideStage
 from splitlearn.split.stage import Trunk, slots_of

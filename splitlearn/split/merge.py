@@ -21,8 +21,9 @@ from safetensors.torch import load_file, save_file
 from transformers import PretrainedConfig, PreTrainedModel
 
 from splitlearn.errors import ManifestError
+from splitlearn.split.anatomy import family_of, layers_of, replace_layers
 from splitlearn.split.cut import Cut, fault
-from splitlearn.split.families import FAMILIES, family_of, layers_of, replace_layers
+from splitlearn.split.families import FAMILIES
 from splitlearn.split.memory import align_file, own_memory
 from splitlearn.split.side import Ladder, SideStage, ladder_in, lay_ladder
 from splitlearn.split.stage import RemoteStage, Trunk, lay_out, slots_of, uncuttable

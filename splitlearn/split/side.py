@@ -18,9 +18,9 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 from transformers import PretrainedConfig, PreTrainedModel
 
 from splitlearn.errors import ManifestError, WireError
+from splitlearn.split.anatomy import family_of, layers_of, replace_layers
 from splitlearn.split.bottleneck import Down, PcaBasis, Up, pca_pair
 from splitlearn.split.cut import Cut
-from splitlearn.split.families import family_of, layers_of, replace_layers
 from splitlearn.split.stage import RemoteStage, Trunk
 from splitlearn.wire.messages import SideSpec
 

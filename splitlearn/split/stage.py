@@ -22,18 +22,11 @@ from transformers.masking_utils import (
 )
 
 from splitlearn.errors import ManifestError
+from splitlearn.split.anatomy import family_of, layers_of, replace_layers, rotary_of
 from splitlearn.split.bottleneck import PcaBasis, pca_pair, sft_pair
 from splitlearn.split.cache import TrunkCache
 from splitlearn.split.cut import Bottleneck, Cut, fault
-from splitlearn.split.families import (
-    FAMILIES,
-    Family,
-    Halves,
-    family_of,
-    layers_of,
-    replace_layers,
-    rotary_of,
-)
+from splitlearn.split.families import FAMILIES, Family, Halves
 from splitlearn.split.memory import own_memory
 from splitlearn.split.rows import mask_of, positions_of
 

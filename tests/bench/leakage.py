@@ -29,8 +29,8 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 from splitlearn.codecs import build
 from splitlearn.leakage import SUITE_VERSION, Budget, Known, Seen, TextReport, Truth, attack_text
 from splitlearn.leakage.public import rows_of
+from splitlearn.split.anatomy import layers_of, replace_layers
 from splitlearn.split.bottleneck import fit_pca, pca_pair
-from splitlearn.split.families import layers_of, replace_layers
 from splitlearn.split.rows import mask_of, pack
 from tests.bench.codecs import folder_of
 from tests.bench.sst2 import sentences

@@ -23,8 +23,8 @@ from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.trusted import TrustedEngine
 from splitlearn.errors import RefusedError, SplitLearnError, WireError
 from splitlearn.policy import load
+from splitlearn.split.anatomy import layers_of
 from splitlearn.split.cut import Bottleneck, Cut
-from splitlearn.split.families import layers_of
 from splitlearn.split.freeze import freeze
 from splitlearn.split.lora import adapt, blocks_of, fold, targets_in
 from splitlearn.split.stage import factor

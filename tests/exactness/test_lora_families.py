@@ -13,8 +13,8 @@ import torch
 from transformers import PreTrainedModel
 
 from splitlearn.engine.plain import train_plain
+from splitlearn.split.anatomy import family_of, layers_of
 from splitlearn.split.cut import Cut
-from splitlearn.split.families import family_of, layers_of
 from splitlearn.split.freeze import freeze
 from splitlearn.split.lora import Where, adapt, blocks_of, targets_in, trained_state
 from splitlearn.tasks.batches import Batch

@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 from splitlearn.engine.optimiser import build_stepper
 from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.seeds import stage_seed
+from splitlearn.split.anatomy import layers_of
 from splitlearn.split.cut import Cut
-from splitlearn.split.families import layers_of
 from splitlearn.split.freeze import freeze, set_training
 from splitlearn.tasks.batches import Batch
 from tests.exactness.test_engine import whole_weights

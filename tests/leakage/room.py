@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2Model
 
 from splitlearn.leakage.known import Known, Seen, Truth
-from splitlearn.split.families import base_of
+from splitlearn.split.anatomy import base_of
 from splitlearn.split.rows import mask_of
 from tests.tiny import VOCABULARY, tiny_model
 

@@ -1,13 +1,20 @@
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from splitlearn.manifest import tables
+from splitlearn.manifest import coding, cuts, tables
+from splitlearn.manifest.coding import CodecTable
+from splitlearn.manifest.cuts import CutTable
 from splitlearn.manifest.hops import INNER
-from splitlearn.manifest.tables import CodecTable, CutTable, OptimiserTable, ScheduleTable
+from splitlearn.manifest.tables import OptimiserTable, ScheduleTable
 from splitlearn.roles import Kind
 from splitlearn.wire.messages import CodecSpec, OptimiserSpec, ScheduleSpec
 
-ALL = [getattr(tables, name) for name in tables.__all__ if name.endswith("Table")]
+ALL = [
+    getattr(file, name)
+    for file in (tables, cuts, coding)
+    for name in file.__all__
+    if name.endswith("Table")
+]
 
 
 @pytest.mark.parametrize("table", ALL, ids=lambda table: table.__name__)

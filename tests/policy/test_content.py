@@ -18,7 +18,7 @@ from splitlearn.policy import (
     check_row_norm,
     check_weights,
 )
-from splitlearn.split.families import layers_of
+from splitlearn.split.anatomy import layers_of
 from splitlearn.wire.tensors import Part
 from tests.tiny import TASKS, tiny_batch, tiny_model
 

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
 from splitlearn.errors import ManifestError
+from splitlearn.split.anatomy import base_of, family_of, layers_of
 from splitlearn.split.bottleneck import PcaBasis, fit_pca, pca_pair, sft_pair
-from splitlearn.split.families import base_of, family_of, layers_of
 from tests.tiny import real_model_folder, tiny_batch, tiny_model
 
 TEXT = [

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
+from splitlearn.split.anatomy import base_of, layers_of
 from splitlearn.split.cut import Bottleneck, Cut
-from splitlearn.split.families import base_of, layers_of
 from splitlearn.split.freeze import freeze, freeze_trunk, set_training
 from splitlearn.split.stage import factor, slots_of, split
 from tests.tiny import DECODERS, ENCODERS, WRITERS, tiny_model

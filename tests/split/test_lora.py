@@ -9,8 +9,8 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from splitlearn.errors import ManifestError, WireError
+from splitlearn.split.anatomy import layers_of
 from splitlearn.split.cut import Bottleneck, Cut
-from splitlearn.split.families import layers_of
 from splitlearn.split.freeze import freeze, freeze_trunk, set_training
 from splitlearn.split.lora import (
     adapt,

@@ -115,7 +115,7 @@ def test_only_question_answering_reads_padding(task: str) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_reads_padding_says_whether_the_loss_changes_with_a_padded_position(task: str) -> None:
-    from splitlearn.split.families import layers_of
+    from splitlearn.split.anatomy import layers_of
 
     model = tiny_model("bert", task=task)
     batch = tiny_batch(model)

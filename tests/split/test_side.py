@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from splitlearn.errors import ManifestError, WireError
+from splitlearn.split.anatomy import layers_of
 from splitlearn.split.blueprint import build_trunk, trunk_model
 from splitlearn.split.bottleneck import fit_pca
 from splitlearn.split.cut import Bottleneck, Cut, spec_of
-from splitlearn.split.families import layers_of
 from splitlearn.split.freeze import freeze, set_training
 from splitlearn.split.merge import CUT_FILE, load_merged, merged, save_merged
 from splitlearn.split.side import (

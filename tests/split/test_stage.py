@@ -6,9 +6,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from splitlearn.errors import ManifestError
+from splitlearn.split.anatomy import base_of, layers_of
 from splitlearn.split.bottleneck import Down, SftReceiver, SftSender, Up, fit_pca
 from splitlearn.split.cut import Bottleneck, Cut
-from splitlearn.split.families import base_of, layers_of
 from splitlearn.split.stage import (
     RemoteStage,
     factor,

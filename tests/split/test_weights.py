@@ -8,9 +8,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
 from splitlearn.errors import ManifestError, WireError
+from splitlearn.split.anatomy import base_of
 from splitlearn.split.blueprint import build_trunk, trunk_model
 from splitlearn.split.cut import Bottleneck, Cut, spec_of
-from splitlearn.split.families import FAMILIES, base_of
+from splitlearn.split.families import FAMILIES
 from splitlearn.split.stage import Trunk, factor, split
 from splitlearn.split.weights import (
     digest,

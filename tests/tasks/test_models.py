@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel, Rober
 from splitlearn.errors import ManifestError
 from splitlearn.manifest import Job
 from splitlearn.pretrain.models import build_discriminator, export_model
-from splitlearn.split.families import layers_of
+from splitlearn.split.anatomy import layers_of
 from splitlearn.tasks.models import Loaded, load_model
 from tests.babble import lines, vocabulary
 from tests.babble import model as model_settings

@@ -1,0 +1,163 @@
+"""A model's parts, found by the row of its family; and empty ones, built from a peer's checked numbers.
+
+Layers, tables of angles and configs are transformers' own classes; none is written anew here.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from splitlearn.errors import ManifestError
+from splitlearn.split.families import ACTIVATIONS, FAMILIES, Family
+
+__all__ = [
+    "base_of",
+    "empty_config",
+    "empty_layer",
+    "family_of",
+    "fields_of",
+    "layers_of",
+    "replace_layers",
+    "rotary_of",
+]
+
+
+def family_of(model: PreTrainedModel) -> Family:
+    """The model's row. ManifestError if it has none, or if its config asks for what no row does."""
+    config = model.config
+    family = FAMILIES.get(config.model_type)
+    if family is None:
+        raise ManifestError(
+            f"a model of type {config.model_type!r} cannot be cut; "
+            f"choose one of {', '.join(sorted(FAMILIES))}"
+        )
+    for switch, plain in (_PLAIN | dict(family.plain)).items():
+        if getattr(config, switch, plain) != plain:
+            raise ManifestError(
+                f"this {config.model_type} model has {switch} = {getattr(config, switch)} "
+                f"in its config.json; only models with {switch} = {plain} can be cut"
+            )
+    if family.rotary is not None:
+        _check_plain_rotary(config)
+    return family
+
+
+def _check_plain_rotary(config: PretrainedConfig) -> None:
+    rope = config.rope_parameters
+    others = {"rope_type": "default", "partial_rotary_factor": 1.0}
+    for key in rope.keys() - {"rope_theta"}:
+        if rope[key] != others.get(key):
+            raise ManifestError(
+                f"this {config.model_type} model has {key} = {rope[key]} in the rope_parameters of its "
+                "config.json; only plain rotary tables can be rebuilt at a peer"
+            )
+
+
+def base_of(model: PreTrainedModel) -> PreTrainedModel:
+    """The model below the head; the model itself if it has no head."""
+    return cast(PreTrainedModel, getattr(model, model.base_model_prefix, model))
+
+
+def fields_of(family: Family, config: PretrainedConfig) -> dict[str, bool | int | float | str]:
+    """A config's numbers by wire name; what it leaves to the library is what the library takes."""
+    found: dict[str, Any] = {
+        name: getattr(config, attribute, None) for name, attribute in family.fields.items()
+    }
+    wire_names = {name: wire for wire, name in ACTIVATIONS.items()}
+    activation = str(found["activation"])
+    found["activation"] = wire_names.get(activation, activation)
+    if family.rotary is not None:
+        found["rope-base"] = float(found["rope-base"]["rope_theta"])
+    for name, value in found.items():
+        if value is None and name in _UNSAID:
+            found[name] = _UNSAID[name](int(found["width"]), int(found["heads"]))
+    return found
+
+
+# Of width and heads: what a config that says nothing means. A window of 0 is none.
+_UNSAID: dict[str, Callable[[int, int], int | bool]] = {
+    "inner": lambda width, _: 4 * width,
+    "head-width": lambda width, heads: width // heads,
+    "key-value-heads": lambda _, heads: heads,
+    "window": lambda _, __: 0,
+    "joined": lambda _, __: False,
+}
+
+
+def layers_of(model: PreTrainedModel) -> nn.ModuleList:
+    """The list of layers that the base model walks through."""
+    layers = base_of(model).get_submodule(family_of(model).layers)
+    assert isinstance(layers, nn.ModuleList)
+    return layers
+
+
+def replace_layers(model: PreTrainedModel, layers: list[nn.Module]) -> None:
+    """Puts another list in the layers' place: the base model calls each with (hidden, mask, ...)."""
+    family, config = family_of(model), model.config
+    parent, _, name = family.layers.rpartition(".")
+    setattr(base_of(model).get_submodule(parent), name, _Layers(layers))
+    if getattr(config, "layer_types", None) is not None:
+        # Looked up by place, and a low-rank cut adds places; all are of one type.
+        config.layer_types = [_ATTENTION] * max(len(layers), config.num_hidden_layers)
+
+
+class _Layers(nn.ModuleList):
+    """A list that is walked whole, also by base models that walk the first num_hidden_layers of it."""
+
+    def __getitem__(self, at: int | slice) -> nn.Module:  # type: ignore[override]
+        return self if isinstance(at, slice) else super().__getitem__(at)
+
+
+_ATTENTION = "full_attention"
+
+
+def empty_config(
+    family: Family, fields: Mapping[str, bool | int | float | str]
+) -> PretrainedConfig:
+    """A config that decides a layer of this family and nothing else; `fields` were checked before."""
+    values: dict[str, object] = {
+        attribute: fields[name]
+        for name, attribute in family.fields.items()
+        if name not in ("activation", "attention", "rope-base", "window")
+    }
+    values[family.fields["activation"]] = ACTIVATIONS[str(fields["activation"])]
+    if "rope-base" in fields:
+        values["rope_parameters"] = {"rope_type": "default", "rope_theta": fields["rope-base"]}
+    if "window" in fields:
+        values[family.fields["window"]] = fields["window"] or None
+    config = cast(PretrainedConfig, _class(family, "configuration", family.config)(**values))
+    setattr(config, family.fields["attention"], fields["attention"])
+    return config
+
+
+def empty_layer(family: Family, config: PretrainedConfig, *, index: int) -> nn.Module:
+    """Layer `index` of this family, built on whatever device is current (meta: without memory)."""
+    layer = _class(family, "modeling", family.layer)
+    return cast(nn.Module, layer(config, layer_idx=index) if family.numbered else layer(config))
+
+
+def rotary_of(family: Family, config: PretrainedConfig) -> nn.Module | None:
+    """What turns positions into tables of angles, (cosines, sines); a module without weights."""
+    if family.rotary is None:
+        return None
+    with torch.device("cpu"):  # tables are numbers that nobody sends
+        return cast(nn.Module, _class(family, "modeling", family.rotary)(config))
+
+
+# Config switches that change what a layer is called with or computes, and the value we support.
+_PLAIN: dict[str, object] = {
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "chunk_size_feed_forward": 0,
+}
+
+
+def _class(family: Family, kind: str, name: str) -> type:
+    package = family.package or family.model_type
+    stem = family.stem or package
+    module = import_module(f"transformers.models.{package}.{kind}_{stem}")
+    return cast(type, getattr(module, name))
