@@ -8,8 +8,6 @@ and recipe, to compare with.
 import json
 import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +18,8 @@ import msgspec
 import typer
 
 from parties.demo_data import prepare
-from splitlearn.errors import AuditError, ChannelError
+from parties.processes import COMMAND, at_work, checked, ended
+from splitlearn.errors import AuditError
 from splitlearn.roles import Role
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def demo(
         )
         metrics = _metrics(out, split=split, plain=plain)
         (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
-        _run("audit", "report", str(out / _LOGS[0]), "-o", str(out / "report.html"))
+        checked("audit", "report", str(out / _LOGS[0]), "-o", str(out / "report.html"))
         console.rule()
         console.print(_table(metrics, split=split))
         console.print(f"everything lies in {out}; look at {out / 'report.html'}", markup=False)
@@ -89,26 +88,13 @@ def _federation(out: Path) -> Iterator[None]:
         console.print("clinic has joined demo.example as trusted party", markup=False)
         token = invite(federation, party="gpuhost", role=Role.COMPUTE)
         identity = out / "gpuhost" / "identity"
-        _run("join", token, "--registrar", registrar.address, "--folder", str(identity))
-        with (out / "gpuhost" / "output.txt").open("w") as output:
-            compute = subprocess.Popen(  # noqa: S603 - our own command
-                [*_COMMAND, "compute", str(out / "compute.toml"), "--runs", "2", "--threads", "1"],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=_one_thread(),
-            )
+        checked("join", token, "--registrar", registrar.address, "--folder", str(identity))
+        words = ["compute", str(out / "compute.toml"), "--runs", "2", "--threads", "1"]
+        log = out / "gpuhost" / "output.txt"
+        with at_work([*COMMAND, *words], log=log) as compute:
             console.print(f"gpuhost runs as process {compute.pid}", markup=False)
-            try:
-                yield
-                compute.wait(timeout=60)
-            except subprocess.TimeoutExpired:
-                raise ChannelError(
-                    f"gpuhost did not end; see {out / 'gpuhost' / 'output.txt'}"
-                ) from None
-            finally:
-                if compute.poll() is None:
-                    compute.terminate()
-                    compute.wait(timeout=10)
+            yield
+            ended(compute, log=log, patience_s=60)
 
 
 @dataclass(frozen=True)
@@ -234,20 +220,3 @@ def _table(metrics: dict[str, dict[str, float]], *, split: "RunMetrics") -> "Tab
         "both logs", f"{verdict}: {found['matched']:.0f} messages, {found['records']:.0f} records"
     )
     return table
-
-
-_COMMAND = (sys.executable, "-m", "parties.cli")
-
-
-def _run(*arguments: str) -> None:
-    """One of our own commands in a process of its own; its last line if it fails."""
-    done = subprocess.run(  # noqa: S603 - our own command
-        [*_COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no reason given"]
-        raise ChannelError(f"splitlearn {arguments[0]} failed: {lines[-1]}")
-
-
-def _one_thread() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -5,30 +5,26 @@ policy and log; the same commands and files that a real federation has, which st
 """
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from parties.demo_pretrain_data import DEMO, Plan, Ports, prepare
+from parties.processes import COMMAND, at_work, checked
 from splitlearn.errors import AuditError, ChannelError
 from splitlearn.roles import Role
 
 if TYPE_CHECKING:
+    import subprocess
+
     from rich.table import Table
 
 __all__ = ["demo_pretrain", "pretrained"]
 
-_COMMAND = (sys.executable, "-m", "parties.cli")
-# Seconds that a process has to end after it was asked to.
-_PARTING_S = 20.0
 # Seconds until a coordinator answers: it imports Flower and makes its database.
 _START_S = 90.0
 
@@ -69,7 +65,7 @@ def pretrained(out: Path, *, plan: Plan) -> dict[str, Any]:
     with _federation(out, plan=plan, ports=ports):
         console.rule("two rounds: generators stream ids, the hub trains")
         longest_s = 2.0 * plan.deadline_s
-        _checked("pretrain", "pretrain.toml", out=out, quiet=False, timeout_s=longest_s)
+        checked("pretrain", "pretrain.toml", cwd=out, quiet=False, timeout_s=longest_s)
     metrics: dict[str, Any] = json.loads((out / "hub/run/metrics.json").read_text())
     metrics["audit"] = _audit(out, plan=plan)
     metrics["seconds"] = round(time.monotonic() - began_s, 1)
@@ -91,23 +87,26 @@ def _federation(out: Path, *, plan: Plan, ports: Ports) -> Iterator[None]:
     with ExitStack() as stack:
         # Those that were started last end first: a node says goodbye to a coordinator that is there.
         coordinator = stack.enter_context(
-            _process(
-                "coordinator",
-                "up",
-                "--folder",
-                "hub/identity",
-                "--state",
-                "hub/coordinator",
-                "--port",
-                str(ports.serve),
-                "--control-port",
-                str(ports.control),
-                "--federation",
-                "federation",
-                "--registrar-port",
-                str(ports.registrar),
-                out=out,
+            at_work(
+                [
+                    *COMMAND,
+                    "coordinator",
+                    "up",
+                    "--folder",
+                    "hub/identity",
+                    "--state",
+                    "hub/coordinator",
+                    "--port",
+                    str(ports.serve),
+                    "--control-port",
+                    str(ports.control),
+                    "--federation",
+                    "federation",
+                    "--registrar-port",
+                    str(ports.registrar),
+                ],
                 log=out / "hub" / "coordinator.txt",
+                cwd=out,
             )
         )
         _wait_for(ports.registrar, coordinator, log=out / "hub" / "coordinator.txt")
@@ -115,7 +114,7 @@ def _federation(out: Path, *, plan: Plan, ports: Ports) -> Iterator[None]:
         console.print(f"the coordinator runs as process {coordinator.pid}", markup=False)
         for party, language in plan.languages.items():
             token = invite(federation, party=party, role=Role.GENERATOR)
-            _checked(
+            checked(
                 "generator",
                 "join",
                 token,
@@ -123,39 +122,19 @@ def _federation(out: Path, *, plan: Plan, ports: Ports) -> Iterator[None]:
                 f"127.0.0.1:{ports.registrar}",
                 "--folder",
                 f"{party}/identity",
-                out=out,
+                cwd=out,
             )
             node = stack.enter_context(
-                _process("generator", "run", f"{party}.toml", out=out, log=out / party / "node.txt")
+                at_work(
+                    [*COMMAND, "generator", "run", f"{party}.toml"],
+                    log=out / party / "node.txt",
+                    cwd=out,
+                )
             )
             console.print(
                 f"{party} has joined with {language} and runs as process {node.pid}", markup=False
             )
         yield
-
-
-@contextmanager
-def _process(*words: str, out: Path, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """One of our own commands, at work until the context ends."""
-    with log.open("w") as output:
-        process = subprocess.Popen(  # noqa: S603 - our own command
-            [*_COMMAND, *words],
-            cwd=out,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=_environment(),
-            start_new_session=True,
-        )
-        try:
-            yield process
-        finally:
-            process.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_PARTING_S)
-            # What it has started and is still at work goes with it.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def _wait_for(port: int, process: "subprocess.Popen[bytes]", *, log: Path) -> None:
@@ -172,32 +151,6 @@ def _wait_for(port: int, process: "subprocess.Popen[bytes]", *, log: Path) -> No
             return
     lines = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
     raise ChannelError(f"the coordinator did not come up: {lines[-1]}")
-
-
-def _checked(*words: str, out: Path, quiet: bool = True, timeout_s: float = 60) -> None:
-    """One of our own commands to its end; its last line if it fails."""
-    done = subprocess.run(  # noqa: S603 - our own command
-        [*_COMMAND, *words],
-        cwd=out,
-        capture_output=quiet,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-        env=_environment(),
-    )
-    if done.returncode:
-        lines = (done.stderr or "").strip().splitlines() or ["see above"]
-        raise ChannelError(f"splitlearn {words[0]} failed: {lines[-1]}")
-
-
-def _environment() -> dict[str, str]:
-    """Commands run in the demo's folder, so what they import has to be found from there."""
-    paths = [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    return {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-    }
 
 
 def _audit(out: Path, *, plan: Plan) -> dict[str, Any]:

@@ -6,13 +6,10 @@ long.
 """
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,10 +17,13 @@ import msgspec
 import typer
 
 from parties.demo_translate_data import RUNS, STEPS, Ports, Size, prepare
-from splitlearn.errors import AuditError, ChannelError
+from parties.processes import COMMAND, at_work, ended
+from splitlearn.errors import AuditError
 from splitlearn.roles import Role
 
 if TYPE_CHECKING:
+    import subprocess
+
     from rich.table import Table
 
     from parties.decoder import PairMetrics
@@ -40,11 +40,8 @@ __all__ = [
     "tensor_bytes",
 ]
 
-_COMMAND = (sys.executable, "-m", "parties.cli")
 _LOCAL = (sys.executable, "-m", "parties.demo_translate_local")
 MBIT, RTT_MS = 100, 20
-# Seconds that a process has to end after it was asked to.
-_PARTING_S = 20.0
 # Seconds that the slower of two things side by side may take longer.
 _PATIENCE_S = 1_800.0
 
@@ -89,7 +86,8 @@ def demo_translate(
             uncompressed = stack.enter_context(_training(out, "uncompressed"))
             decoder.train(out / "decoder-codec.toml", threads=1)
             console.print("waiting for the uncompressed run beside it", markup=False)
-            _wait(uncompressed, log=out / "target" / "uncompressed.txt")
+            log = out / "target" / "uncompressed.txt"
+            ended(uncompressed, log=log, patience_s=_PATIENCE_S)
         console.rule("the same in one process, and from scratch for as long")
         local, scratch = baselines(out)
         across = {name: metrics_of(out, name) for name in RUNS}
@@ -122,17 +120,17 @@ def serving(out: Path, name: str, *, ports: Ports) -> Iterator[None]:
     from parties.console import console
 
     link = [
-        *_COMMAND,
+        *COMMAND,
         *("link", "emulate"),
         *("--listen", f"127.0.0.1:{ports.link[name]}"),
         *("--to", f"127.0.0.1:{ports.encoder[name]}"),
         *("--mbit", str(MBIT), "--rtt-ms", str(RTT_MS)),
     ]
-    serve = [*_COMMAND, "encoder", "serve", str(out / f"encoder-{name}.toml")]
+    serve = [*COMMAND, "encoder", "serve", str(out / f"encoder-{name}.toml")]
     log = out / "source" / f"{name}.txt"
     with (
-        _process(*link, log=out / f"link-{name}.txt"),
-        _process(*serve, "--runs", "1", "--threads", "1", log=log) as process,
+        at_work(link, log=out / f"link-{name}.txt"),
+        at_work([*serve, "--runs", "1", "--threads", "1"], log=log) as process,
     ):
         console.print(f"source serves run {name} as process {process.pid}", markup=False)
         yield
@@ -140,8 +138,8 @@ def serving(out: Path, name: str, *, ports: Ports) -> Iterator[None]:
 
 def _training(out: Path, name: str) -> AbstractContextManager["subprocess.Popen[bytes]"]:
     """The decoder party of a run in a process of its own."""
-    train = [*_COMMAND, "decoder", "train", str(out / f"decoder-{name}.toml"), "--threads", "1"]
-    return _process(*train, log=out / "target" / f"{name}.txt")
+    train = [*COMMAND, "decoder", "train", str(out / f"decoder-{name}.toml"), "--threads", "1"]
+    return at_work(train, log=out / "target" / f"{name}.txt")
 
 
 def baselines(out: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -152,43 +150,10 @@ def baselines(out: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     result, log = out / "scratch.json", out / "scratch.txt"
     trained = out / "target" / "uncompressed" / "trained"
     words = [*_LOCAL, *map(str, files), str(result), "--until", str(trained)]
-    with _process(*words, log=log) as process:
+    with at_work(words, log=log) as process:
         local = baseline(*files, until=None)
-        _wait(process, log=log)
+        ended(process, log=log, patience_s=_PATIENCE_S)
     return local, json.loads(result.read_text())
-
-
-@contextmanager
-def _process(*words: str, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process of ours, at work until the context ends."""
-    with log.open("w") as output:
-        process = subprocess.Popen(  # noqa: S603 - our own command
-            words,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,
-        )
-        try:
-            yield process
-        finally:
-            process.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_PARTING_S)
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _wait(process: "subprocess.Popen[bytes]", *, log: Path) -> None:
-    """Until it ends well. Raises ChannelError with its last line."""
-    try:
-        code = process.wait(_PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        raise ChannelError(f"a process of the demo did not end; see {log}") from None
-    if code:
-        lines = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
-        raise ChannelError(f"a process of the demo failed: {lines[-1]}; see {log}")
 
 
 def metrics_of(out: Path, name: str) -> "PairMetrics":

@@ -3,10 +3,7 @@
 The classes are transformers' own; ELECTRA's where a model is built from nothing.
 """
 
-import logging
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +21,9 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
-from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file
 
+from splitlearn.data.quiet import quiet
 from splitlearn.errors import AuditError, ManifestError
 from splitlearn.pretrain.adopt import discriminator_from_bert
 from splitlearn.pretrain.permutation import Permutation
@@ -97,7 +94,7 @@ def export_model(model: PreTrainedModel, *, vocabulary: Vocabulary, folder: Path
     try:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        with _quiet():
+        with quiet():
             model.save_pretrained(part)
             tokenizer.save_pretrained(part)
         # The library may write its own spelling; ours is the one with the agreed digest.
@@ -179,7 +176,7 @@ def _loaded(
     assert path is not None
     local = Path(path).is_dir()
     try:
-        with _quiet():
+        with quiet():
             model, report = kind.from_pretrained(  # type: ignore[misc]  # a pair, by its last argument
                 path,
                 local_files_only=local,
@@ -218,18 +215,3 @@ def _token(vocabulary: Vocabulary, role: str) -> str:
 
 def _reason(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The library's own progress bar and its report of new weights; what matters of it is checked."""
-    verbosity = transformers_logging.get_verbosity()
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity(logging.CRITICAL)
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

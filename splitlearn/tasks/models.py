@@ -6,9 +6,7 @@ weights that the files lack, a tokenizer without a vocabulary, a text longer tha
 """
 
 import inspect
-import logging
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +27,8 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging as transformers_logging
 
+from splitlearn.data.quiet import quiet
 from splitlearn.errors import ManifestError
 from splitlearn.manifest import Job
 
@@ -57,7 +55,7 @@ def load_model(job: Job, *, found: Sequence[str] = ()) -> Loaded:
     # Byte-level tokenizers take single words only so; the others don't mind.
     words = {"add_prefix_space": True} if task == "token-classification" else {}
     try:
-        with _quiet(), torch.random.fork_rng(devices=[]):
+        with quiet(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(job.run.seed)
             config = AutoConfig.from_pretrained(path, local_files_only=local)
             labels = _labels(job, config=config, found=found)
@@ -97,7 +95,7 @@ def load_public(path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """
     local = Path(path).is_dir()
     try:
-        with _quiet(), torch.random.fork_rng(devices=[]):
+        with quiet(), torch.random.fork_rng(devices=[]):
             model = AutoModel.from_pretrained(
                 path, local_files_only=local, use_safetensors=True, dtype=torch.float32
             )
@@ -120,23 +118,6 @@ _ERRORS = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError),
     *(SafetensorError, StrictDataclassError),
 )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The library's own progress bar and its report of new weights; what matters of it is checked."""
-    verbosity, bars = (
-        transformers_logging.get_verbosity(),
-        transformers_logging.is_progress_bar_enabled(),
-    )
-    transformers_logging.set_verbosity(logging.CRITICAL)
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _labels(job: Job, *, config: PreTrainedConfig, found: Sequence[str]) -> tuple[str, ...]:

@@ -6,9 +6,6 @@ gives the same rows in every epoch.
 
 # B examples, T tokens, D width
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +14,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, BertConfig, BertModel
 from transformers.masking_utils import create_bidirectional_mask
-from transformers.utils import logging as transformers_logging
 
+from splitlearn.data.quiet import quiet
 from splitlearn.errors import ManifestError
 
 __all__ = ["Frozen", "build_bert", "load_bert", "real_tokens"]
@@ -90,7 +87,7 @@ def load_bert(path: str) -> BertModel:
             raise ManifestError(
                 f"model {path} is a {kind}; translation takes encoders of type bert, such as MiniLM"
             )
-        with _quiet():
+        with quiet():
             loaded: Any = BertModel.from_pretrained(  # a pair, by its last argument
                 path,
                 local_files_only=local,
@@ -123,18 +120,3 @@ def build_bert(config: BertConfig, *, seed: int) -> BertModel:
         )
     assert isinstance(model, BertModel)
     return model
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The library's own progress bar and its report of weights; what matters of it is checked."""
-    verbosity = transformers_logging.get_verbosity()
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity(logging.CRITICAL)
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -1,47 +1,22 @@
 """The pieces of the demo that can go wrong before it has run for minutes."""
 
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from parties.demo_pretrain import _checked, _process, _table, _wait_for
+from parties.demo_pretrain import _table, _wait_for
 from parties.demo_pretrain_data import Ports
+from parties.processes import COMMAND, at_work
 from splitlearn.errors import ChannelError
-
-
-def test_a_command_that_fails_is_told_by_its_last_line(tmp_path: Path) -> None:
-    with pytest.raises(ChannelError, match=r"splitlearn generator failed: .*gone\.toml"):
-        _checked("generator", "run", "gone.toml", out=tmp_path)
 
 
 def test_a_coordinator_that_ends_at_once_is_told_by_its_last_line(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     with (
-        _process("coordinator", "up", "--folder", "gone", out=tmp_path, log=log) as process,
+        at_work([*COMMAND, "coordinator", "up", "--folder", "gone"], log=log) as process,
         pytest.raises(ChannelError, match=r"did not come up: .*gone"),
     ):
         _wait_for(Ports().serve, process, log=log)
-
-
-def test_what_a_process_started_ends_with_it(tmp_path: Path) -> None:
-    child = (
-        "import pathlib, subprocess, time; nap = subprocess.Popen(['sleep', '600']); "
-        "pathlib.Path('nap').write_text(str(nap.pid)); time.sleep(600)"
-    )
-    told = tmp_path / "nap"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("parties.demo_pretrain._COMMAND", (sys.executable, "-c", child))
-        patch.setattr("parties.demo_pretrain._PARTING_S", 0.5)
-        with _process(out=tmp_path, log=tmp_path / "log.txt"):
-            while not told.exists() or not told.read_text():
-                time.sleep(0.01)
-            nap = Path("/proc") / told.read_text()
-            assert nap.exists()
-    # Killed, and gone or waiting for somebody to ask how it ended.
-    while nap.exists() and ") Z " not in (nap / "stat").read_text():
-        time.sleep(0.01)
 
 
 def test_the_table_says_what_metrics_say() -> None:
