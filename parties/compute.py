@@ -100,7 +100,8 @@ def _serve(
     from splitlearn import __version__
     from splitlearn.audit import Log
     from splitlearn.channel import PeerRestarted
-    from splitlearn.engine.compute import ComputeEngine, RunPlace
+    from splitlearn.engine.arriving import RunPlace
+    from splitlearn.engine.compute import ComputeEngine
     from splitlearn.engine.events import all_of
     from splitlearn.errors import IdentityError
     from splitlearn.gate import Gate

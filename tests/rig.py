@@ -14,9 +14,10 @@ from transformers import PreTrainedModel
 from splitlearn import policy
 from splitlearn.audit import Log
 from splitlearn.channel import Channel, PeerRestarted, Released, pair
+from splitlearn.engine.arriving import RunPlace
 from splitlearn.engine.bases import state_of
 from splitlearn.engine.checkpoints import Checkpoints
-from splitlearn.engine.compute import ComputeEngine, RunPlace
+from splitlearn.engine.compute import ComputeEngine
 from splitlearn.engine.events import Event
 from splitlearn.engine.line import Peer
 from splitlearn.engine.run import TrustedRun

@@ -8,11 +8,9 @@ gate like everything else.
 # B batch, T tokens, D width at a cut, N rows that travel
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal, TypeAlias
 
 import msgspec
 import torch
@@ -20,19 +18,21 @@ from torch import Tensor
 
 from splitlearn.channel.base import Channel
 from splitlearn.codecs import Codec
+from splitlearn.engine.answering import conversation
+from splitlearn.engine.arriving import RunPlace, Sent, fill, take_weights
 from splitlearn.engine.bases import expected_bases
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.clipping import scale, tell_norm
 from splitlearn.engine.coders import Coders, spans_of
 from splitlearn.engine.events import Answered, Began, Finished, Observe, Saved
-from splitlearn.engine.kept import DEFAULT_BYTES, Kept
+from splitlearn.engine.kept import Kept
 from splitlearn.engine.optimiser import Stepper, build_stepper
 from splitlearn.engine.seeds import seeded
 from splitlearn.engine.stale import staleness_of
 from splitlearn.engine.talk import Talk
 from splitlearn.engine.versions import Versions
-from splitlearn.engine.weights import Inlet, keep, load_kept, shards
-from splitlearn.errors import IdentityError, ManifestError, SessionError, WireError
+from splitlearn.engine.weights import load_kept, shards
+from splitlearn.errors import SessionError, WireError
 from splitlearn.gate import Gate
 from splitlearn.roles import Kind, Role
 from splitlearn.session import Session, State
@@ -45,43 +45,20 @@ from splitlearn.split.rows import pack, unpack
 from splitlearn.split.side import tap
 from splitlearn.split.stage import Trunk
 from splitlearn.split.weights import (
-    GROUPS,
-    Group,
     digest,
-    load_layers_from_folder,
-    load_weights,
-    trunk_groups,
-    trunk_state,
 )
 from splitlearn.wire.frames import Frame
 from splitlearn.wire.messages import (
     Accept,
     Empty,
     Offer,
-    Resume,
     Scale,
     Shard,
     Step,
     StepTensor,
 )
 
-__all__ = ["ComputeEngine", "RunPlace"]
-
-Sent: TypeAlias = Group | Literal["bases"]
-
-
-@dataclass(frozen=True)
-class RunPlace:
-    """Where a compute party keeps one run, and where weights may lie already.
-
-    checkpoints: the run's own folder; received: weights kept under their digest; models: model
-    folders of the party, which may hold the very layers. cache_bytes: for rows that codecs keep.
-    """
-
-    checkpoints: Path
-    received: Path
-    models: tuple[Path, ...] = ()
-    cache_bytes: int = DEFAULT_BYTES
+__all__ = ["ComputeEngine"]
 
 
 @dataclass
@@ -158,9 +135,18 @@ class ComputeEngine:
         Raises PeerRestarted when the peer began anew (call again), ChannelError when it fell silent,
         PeerError when it broke the rules.
         """
-        talk, first, offer = self._first_word()
-        try:
-            talk.admit(first)
+        session = Session(me=Role.COMPUTE, peer=Role.TRUSTED)
+        with conversation(
+            self._channel,
+            session,
+            begins=Kind.OFFER,
+            terms_of=Offer,
+            open_gate=self._open_gate,
+            deadline_s=self._deadline_s,
+            overlap=self._overlap,
+            sent=self.sent,
+            received=self.received,
+        ) as (talk, offer):
             loaded = self._agree(talk, offer)
             answer: dict[Kind, Callable[[Talk, _Loaded, Frame], None]] = {
                 Kind.ACTIVATION: self._forward,
@@ -170,32 +156,9 @@ class ComputeEngine:
                 Kind.SETTLE: self._settle,
                 Kind.FINISH: self._finish,
             }
-            while talk.session.state is not State.CLOSED:
+            while session.state is not State.CLOSED:
                 frame = talk.hear(*answer)
                 answer[frame.kind](talk, loaded, frame)
-        except BaseException as error:
-            talk.end(error)
-            raise
-        talk.end(None)
-
-    def _first_word(self) -> tuple[Talk, Frame, Offer]:
-        """A conversation opened under the salt of its first frame, which is not admitted yet."""
-        self._channel.renew()
-        first = self._channel.receive(timeout_s=self._deadline_s)
-        offer = first.meta
-        if not isinstance(offer, Offer):
-            raise SessionError(f"the conversation began with {first.kind}; expected {Kind.OFFER}")
-        session = Session(me=Role.COMPUTE, peer=Role.TRUSTED)
-        talk = Talk(
-            channel=self._channel,
-            session=session,
-            gate=self._open_gate(offer, session),
-            deadline_s=self._deadline_s,
-            overlap=self._overlap,
-            sent=self.sent,
-            received=self.received,
-        )
-        return talk, first, offer
 
     def _agree(self, talk: Talk, offer: Offer) -> _Loaded:
         """From the offer to READY."""
@@ -203,11 +166,11 @@ class ComputeEngine:
         loaded = _build(offer, Checkpoints(place.checkpoints))
         expected = expected_bases(offer, width=loaded.trunk.config.hidden_size)
         bases = load_kept(place.received, name=offer.bases) or {}
-        needs: tuple[Sent, ...] = _fill(loaded, place)
+        needs: tuple[Sent, ...] = fill(loaded.trunk, offer, place)
         if digest(bases) != offer.bases or bases.keys() != expected.keys():
             needs, bases = (*needs, "bases"), {}
         talk.say(Kind.ACCEPT, Accept(loaded.checkpoints.held(), needs, talk.gate.witness.held))
-        step, received = _take_weights(talk, loaded, place, needs, expected=expected)
+        step, received = take_weights(talk, loaded.trunk, offer, place, needs, expected=expected)
         loaded.agreed = Coders.of_offer(
             offer,
             received if "bases" in needs else bases,
@@ -310,77 +273,6 @@ def _build(offer: Offer, checkpoints: Checkpoints) -> _Loaded:
     if offer.detail.side is not None:
         trunk = tap(trunk, offer.detail.side, bases={})
     return _Loaded(offer=offer, trunk=trunk, checkpoints=checkpoints)
-
-
-def _fill(loaded: _Loaded, place: RunPlace) -> tuple[Group, ...]:
-    """Take the weights that lie here under the offered digest; the groups that have to be sent."""
-    groups = trunk_groups(loaded.trunk)
-    return tuple(g for g in GROUPS if groups[g] and not _filled(loaded, place, group=g))
-
-
-def _filled(loaded: _Loaded, place: RunPlace, *, group: Group) -> bool:
-    offer = loaded.offer
-    wanted = offer.layers if group == "layers" else offer.bottlenecks
-    for state in _candidates(offer, place, group=group, name=wanted):
-        if digest(state) == wanted:
-            load_weights(loaded.trunk, state, group=group)
-            return True
-    return False
-
-
-def _candidates(
-    offer: Offer, place: RunPlace, *, group: Group, name: str
-) -> Iterator[dict[str, Tensor]]:
-    kept = load_kept(place.received, name=name)
-    if kept is not None:
-        yield kept
-    if group == "layers":
-        for folder in place.models:
-            try:
-                yield load_layers_from_folder(folder, model=offer.model, cut=offer.cut)
-            except ManifestError:  # another model: the trusted party sends its own
-                continue
-
-
-def _take_weights(
-    talk: Talk,
-    loaded: _Loaded,
-    place: RunPlace,
-    needs: Sequence[Sent],
-    *,
-    expected: Mapping[str, Tensor],
-) -> tuple[int, dict[str, Tensor]]:
-    """Receive what was asked for, until RESUME names the step; that step, and the bases if asked for.
-
-    expected: names and shapes of the bases.
-    """
-    offer = loaded.offer
-    wanted: dict[Sent, tuple[str, Mapping[str, Tensor]]] = {
-        "layers": (offer.layers, trunk_state(loaded.trunk, group="layers")),
-        "bottlenecks": (offer.bottlenecks, trunk_state(loaded.trunk, group="bottlenecks")),
-        "bases": (offer.bases, expected),
-    }
-    inlet = Inlet({name: t for group in needs for name, t in wanted[group][1].items()})
-    while (frame := talk.hear(Kind.WEIGHTS, Kind.RESUME)).kind is Kind.WEIGHTS:
-        inlet.take(talk.parts(frame))
-    whole = inlet.state()
-    bases: dict[str, Tensor] = {}
-    for group in needs:
-        agreed, shapes = wanted[group]
-        state = {name: whole[name] for name in shapes}
-        if digest(state) != agreed:
-            raise IdentityError(
-                f"the {group} weights that {talk.channel.peer} sent have another digest than its "
-                "offer names; the trusted party has to check its model folder"
-            )
-        keep(place.received, state, name=agreed)
-        if group == "bases":
-            bases = state
-        else:
-            load_weights(loaded.trunk, state, group=group)
-    assert isinstance(frame.meta, Resume)
-    talk.gate.witness.peer_holds(frame.meta.witnessed)
-    return frame.meta.step, bases
 
 
 def _go_to(loaded: _Loaded, step: int) -> None:

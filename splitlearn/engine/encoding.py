@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from splitlearn.channel.base import Channel
+from splitlearn.engine.answering import conversation
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.events import Answered, Began, Finished, Observe, Saved
 from splitlearn.engine.optimiser import Stepper, build_stepper
@@ -78,21 +79,15 @@ class EncoderEngine:
         Raises PeerRestarted when the decoder party began anew (call again), ChannelError when it fell
         silent, PeerError when it broke the rules.
         """
-        self._channel.renew()
-        first = self._channel.receive(timeout_s=self._deadline_s)
-        terms = first.meta
-        if not isinstance(terms, Pairing):
-            raise SessionError(f"the conversation began with {first.kind}; expected {Kind.PAIRING}")
         session = PairSession(me=Role.ENCODER, peer=Role.DECODER)
-        talk = Talk(
-            channel=self._channel,
-            session=session,
-            gate=self._open_gate(terms, session),
+        with conversation(
+            self._channel,
+            session,
+            begins=Kind.PAIRING,
+            terms_of=Pairing,
+            open_gate=self._open_gate,
             deadline_s=self._deadline_s,
-            overlap=False,
-        )
-        try:
-            talk.admit(first)
+        ) as (talk, terms):
             served = self._agree(talk, terms)
             answer: dict[Kind, Callable[[Talk, _Served, Frame], None]] = {
                 Kind.WANT: self._forward,
@@ -103,10 +98,6 @@ class EncoderEngine:
             while session.state is not PairState.CLOSED:
                 frame = talk.hear(*answer)
                 answer[frame.kind](talk, served, frame)
-        except BaseException as error:
-            talk.end(error)
-            raise
-        talk.end(None)
 
     def _agree(self, talk: Talk, terms: Pairing) -> _Served:
         """From the terms to READY."""

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 
 from splitlearn.channel.base import Channel
+from splitlearn.engine.answering import conversation
 from splitlearn.engine.rounds import Batches, Source, Streamed, WatchRound
 from splitlearn.engine.talk import Talk
-from splitlearn.errors import IdentityError, SessionError
+from splitlearn.errors import IdentityError
 from splitlearn.gate import Gate
 from splitlearn.roles import Kind, Role
 from splitlearn.session import StreamSession, StreamState
@@ -53,29 +54,19 @@ class GeneratorEngine:
         Raises PeerRestarted when the discriminator came back as a new process (call again),
         ChannelError when it fell silent, PeerError when it broke the rules.
         """
-        self._channel.renew()
-        first = self._channel.receive(timeout_s=self._deadline_s)
-        terms = first.meta
-        if not isinstance(terms, Round):
-            raise SessionError(f"the conversation began with {first.kind}; expected {Kind.ROUND}")
         session = StreamSession(me=Role.GENERATOR, peer=Role.DISCRIMINATOR)
-        talk = Talk(
-            channel=self._channel,
-            session=session,
-            gate=self._open_gate(terms, session),
-            deadline_s=self._deadline_s,
-            overlap=False,
-        )
         try:
-            talk.admit(first)
-            report = self._stream(talk, session, terms)
-        except BaseException as error:
-            talk.end(error)
+            with conversation(
+                self._channel,
+                session,
+                begins=Kind.ROUND,
+                terms_of=Round,
+                open_gate=self._open_gate,
+                deadline_s=self._deadline_s,
+            ) as (talk, terms):
+                return self._stream(talk, session, terms)
+        finally:
             self._keep()
-            raise
-        talk.end(None)
-        self._keep()
-        return report
 
     def _stream(self, talk: Talk, session: StreamSession, terms: Round) -> Report:
         if terms.vocabulary_digest != self._digest:

@@ -14,8 +14,9 @@ from splitlearn.channel import pair
 from splitlearn.channel.base import Released
 from splitlearn.channel.memory import MemoryChannel
 from splitlearn.codecs.base import to_part
+from splitlearn.engine.arriving import RunPlace
 from splitlearn.engine.checkpoints import Checkpoints
-from splitlearn.engine.compute import ComputeEngine, RunPlace
+from splitlearn.engine.compute import ComputeEngine
 from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.weights import keep
 from splitlearn.errors import (
