@@ -21,8 +21,9 @@ from transformers import PreTrainedModel
 from splitlearn.audit import Log
 from splitlearn.codecs import Basis, build
 from splitlearn.engine.carrying import carrying
+from splitlearn.engine.examples import Data
 from splitlearn.engine.optimiser import build_stepper
-from splitlearn.engine.prepare import Data, specs
+from splitlearn.engine.prepare import specs
 from splitlearn.engine.public import codec_basis
 from splitlearn.errors import RefusedError
 from splitlearn.gate import Gate, Private

@@ -6,13 +6,14 @@ Nothing here talks to a peer. Whatever is wrong with the files is found here, be
 # B batch, T tokens
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from splitlearn.engine.bases import state_of
 from splitlearn.engine.claim import Claim, claim_folder
+from splitlearn.engine.examples import Data, data_of, protected
 from splitlearn.engine.line import Hop
 from splitlearn.engine.modes import adapt_own, lora_of, side_of
 from splitlearn.engine.noise import LabelNoise
@@ -23,7 +24,6 @@ from splitlearn.manifest import Job
 from splitlearn.manifest.cuts import BottleneckTable
 from splitlearn.manifest.hops import codecs_at, returns_at
 from splitlearn.policy import Policy, foresee, plan_of_offer
-from splitlearn.policy.accounting import keep_probability
 from splitlearn.roles import Kind
 from splitlearn.split import (
     GROUPS,
@@ -50,17 +50,6 @@ from splitlearn.split import (
     trunk_state,
 )
 from splitlearn.split.anatomy import family_of
-from splitlearn.tasks import (
-    Batch,
-    Encoded,
-    Steps,
-    batch,
-    encode,
-    load_model,
-    load_rows,
-    randomised,
-)
-from splitlearn.tasks.batches import joined_width
 from splitlearn.wire.messages import (
     CodecSpec,
     CodecStage,
@@ -74,26 +63,12 @@ from splitlearn.wire.messages import (
 )
 
 __all__ = [
-    "Data",
     "Prepared",
     "check_policy",
-    "data_of",
     "prepare",
     "specs",
     "unsplit",
 ]
-
-
-@dataclass(frozen=True)
-class Data:
-    """A job's examples: training as steps of micro-batches, held-out ones in order if it names any."""
-
-    tokenizer: PreTrainedTokenizerBase
-    train: Encoded
-    held_out: Encoded | None
-    steps: Steps
-    evaluation: tuple[Batch, ...]
-    canaries: Encoded | None = None
 
 
 @dataclass(frozen=True)
@@ -167,7 +142,7 @@ def prepare(job: Job) -> Prepared:
         linking=bytes.fromhex(claim.labels),
         clip_norm=job.optimiser.clip_norm,
     )
-    data = _protected(job, data, secret=bytes.fromhex(claim.labels))
+    data = protected(job, data, secret=bytes.fromhex(claim.labels))
     return Prepared(run=run, data=data, cut=cut, model=local, bases=bases)
 
 
@@ -312,50 +287,6 @@ def check_policy(policy: Policy, *offers: Offer) -> None:
                 raise verdict.refusals[0]
 
 
-def data_of(job: Job) -> tuple[Data, PreTrainedModel]:
-    """The job's examples and its model, whole, as loaded."""
-    rows = load_rows(job, part="train")
-    loaded = load_model(job, found=rows.labels)
-    tokenizer = loaded.tokenizer
-    train = encode(rows, job=job, part="train", tokenizer=tokenizer, labels=loaded.labels)
-    pad_id, join = _pad_id(tokenizer), joined_width(job)
-    held_out, evaluation = None, list[Batch]()
-    if job.data.evaluate is not None:
-        rows = load_rows(job, part="evaluate")
-        held_out = encode(rows, job=job, part="evaluate", tokenizer=tokenizer, labels=loaded.labels)
-        for first in range(0, len(held_out.examples), job.schedule.batch_size):
-            examples = held_out.examples[first : first + job.schedule.batch_size]
-            evaluation.append(batch(examples, pad_id=pad_id, join=join))
-    canaries = None
-    if job.canary.file is not None:
-        # Read as training data are, from another file.
-        source = job.data.model_copy(update={"train": job.canary.file})
-        known = load_rows(job.model_copy(update={"data": source}), part="train")
-        canaries = encode(known, job=job, part="train", tokenizer=tokenizer, labels=loaded.labels)
-    data = Data(
-        tokenizer=tokenizer,
-        train=train,
-        held_out=held_out,
-        steps=_steps(job, train, canaries, pad_id=pad_id),
-        evaluation=tuple(evaluation),
-        canaries=canaries,
-    )
-    return data, loaded.model
-
-
-def _steps(job: Job, train: Encoded, canaries: Encoded | None, *, pad_id: int) -> Steps:
-    known = () if canaries is None else canaries.examples
-    steps = Steps(train.examples, job=job, pad_id=pad_id, canaries=known)
-    if known and steps.canary_every > steps.total:
-        size, all_sizes = steps.canary_size, steps.total * job.schedule.batch_size
-        raise job.fault(
-            "canary.rate",
-            f"is {job.canary.rate:g}, at which none of the {steps.total} steps has a canary; it takes "
-            f"{size / (all_sizes + size):.2g} or more here",
-        )
-    return steps
-
-
 def _check_task(job: Job, model: PreTrainedModel) -> None:
     """Other heads on a decoder read their last token by the ids; nothing here has tried them."""
     family = family_of(model)
@@ -375,24 +306,6 @@ def _check_tied(job: Job, model: PreTrainedModel) -> None:
             f"is {job.schedule.staleness}, and this model's head is its embeddings, which train at both "
             "ends of a step; take 0, or cut.train_bottom = false",
         )
-
-
-def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    pad = tokenizer.pad_token_id
-    return pad if isinstance(pad, int) else 0
-
-
-def _protected(job: Job, data: Data, *, secret: bytes) -> Data:
-    """The same data, training labels randomised if the job asks for it."""
-    if job.privacy.label_epsilon is None:
-        return data
-    keep = keep_probability(job.privacy.label_epsilon, classes=len(data.train.labels))
-    train = randomised(data.train, keep=keep, secret=secret)
-    canaries = data.canaries
-    if canaries is not None:  # else they would leak more than the labels that they stand for
-        canaries = randomised(canaries, keep=keep, secret=b"canary" + secret)
-    steps = _steps(job, train, canaries, pad_id=_pad_id(data.tokenizer))
-    return replace(data, train=train, steps=steps, canaries=canaries)
 
 
 def _noise(job: Job, data: Data) -> LabelNoise | None:

@@ -10,7 +10,7 @@ from splitlearn.tasks import Scorer
 from splitlearn.tasks.batches import Batch
 
 if TYPE_CHECKING:
-    from splitlearn.engine.prepare import Data
+    from splitlearn.engine.examples import Data
 
 __all__ = ["Watch", "asked_for"]
 

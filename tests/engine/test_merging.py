@@ -9,9 +9,10 @@ from peft import PeftModel
 from torch import Tensor
 
 import splitlearn
+from splitlearn.engine.examples import data_of
 from splitlearn.engine.merging import ADAPTERS, save_run
 from splitlearn.engine.plain import evaluate_plain, train_plain
-from splitlearn.engine.prepare import data_of, prepare, specs, unsplit
+from splitlearn.engine.prepare import prepare, specs, unsplit
 from splitlearn.manifest import load_job
 from tests.engine.test_modes import LORA
 from tests.jobs import make_job

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from splitlearn.engine.examples import data_of
 from splitlearn.engine.merging import save_run
 from splitlearn.engine.modes import adapt_own, lora_of, side_of
 from splitlearn.engine.plain import train_plain
-from splitlearn.engine.prepare import data_of, prepare, specs, unsplit
+from splitlearn.engine.prepare import prepare, specs, unsplit
 from splitlearn.errors import ManifestError
 from splitlearn.manifest import load_job
 from splitlearn.split import Bottleneck, Cut, factor, load_merged, trained_state

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from splitlearn.engine.prepare import data_of
+from splitlearn.engine.examples import data_of
 from splitlearn.engine.public import codec_bases, codec_basis, cut_bases, tapped_bases
 from splitlearn.errors import ManifestError
 from splitlearn.manifest import load_job

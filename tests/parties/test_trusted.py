@@ -14,8 +14,9 @@ from parties import trusted
 from parties.auditor import judge_of
 from splitlearn import audit
 from splitlearn.engine.checkpoints import Checkpoints
+from splitlearn.engine.examples import data_of
 from splitlearn.engine.plain import evaluate_plain, train_plain
-from splitlearn.engine.prepare import data_of, specs, unsplit
+from splitlearn.engine.prepare import specs, unsplit
 from splitlearn.errors import ManifestError, RefusedError
 from splitlearn.manifest import load_job
 from splitlearn.tasks import Scorer
