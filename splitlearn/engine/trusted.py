@@ -21,8 +21,7 @@ from transformers.utils.generic import ModelOutput
 from splitlearn.channel.base import PeerRestarted
 from splitlearn.engine.agreement import agree, in_turns
 from splitlearn.engine.checkpoints import Checkpoints
-from splitlearn.engine.clipping import clip
-from splitlearn.engine.coders import Phase
+from splitlearn.engine.clipping import check_clipping, clip
 from splitlearn.engine.events import (
     Began,
     Evaluated,
@@ -33,26 +32,23 @@ from splitlearn.engine.events import (
     StepDone,
     Watched,
 )
-from splitlearn.engine.exchange import rows_in
-from splitlearn.engine.flight import Flight, pause_at_cut
+from splitlearn.engine.flight import pause_at_cut
 from splitlearn.engine.generation import Sampling, go_on
 from splitlearn.engine.kept import Kept
+from splitlearn.engine.launch import Launcher
 from splitlearn.engine.line import Line, Peer
 from splitlearn.engine.optimiser import build_stepper
-from splitlearn.engine.outputs import Outputs
 from splitlearn.engine.passage import Passage
 from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.stale import Stretch
 from splitlearn.engine.tied import Tied
 from splitlearn.engine.watching import Watch
-from splitlearn.errors import ManifestError
-from splitlearn.pipeline import ORDERS, Action, Op
+from splitlearn.pipeline import Op
 from splitlearn.roles import Kind
 from splitlearn.split.freeze import set_training
 from splitlearn.split.stage import RemoteStage
 from splitlearn.tasks.batches import Batch
 from splitlearn.tasks.score import told
-from splitlearn.wire.messages import StepTensor
 
 __all__ = ["EVALUATION_GROUP", "TrustedEngine"]
 
@@ -72,7 +68,7 @@ class TrustedEngine:
         observe: Observe,
     ) -> None:
         """peers: one for each of `run.hops`, in that order."""
-        _check_clipping(run)
+        check_clipping(run)
         self.run, self._checkpoints, self._observe = run, checkpoints, observe
         self._stepper = build_stepper(
             run.local.parameters(), optimiser=run.offer.optimiser, schedule=run.offer.schedule
@@ -84,7 +80,6 @@ class TrustedEngine:
         self.losses: list[float] = []
         # Wall seconds of each step that this process did, those done again after a restart included.
         self.step_s: list[float] = []
-        self.rows = {"train": 0, "evaluate": 0}
         self._lines = [
             Line(
                 hop,
@@ -102,16 +97,7 @@ class TrustedEngine:
         self._watch: Watch | None = None
         # Optimiser steps done: a conversation leaves those out that were done without its peer.
         self._next_step = 0
-        self._outputs = (
-            Outputs(
-                checkpoints.folder.parent,
-                run.offer,
-                packed=run.packed,
-                limit_bytes=run.cache_bytes,
-            )
-            if run.offer.detail.repeats
-            else None
-        )
+        self._launch = Launcher(run, self._lines, folder=checkpoints.folder.parent)
 
     @property
     def sent(self) -> Counter[Kind]:
@@ -122,6 +108,11 @@ class TrustedEngine:
     def received(self) -> Counter[Kind]:
         """The same the other way."""
         return sum((line.received for line in self._lines), Counter())
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Rows that crossed the first cut, by phase."""
+        return self._launch.rows
 
     @property
     def errors(self) -> dict[Kind, list[float]]:
@@ -273,7 +264,7 @@ class TrustedEngine:
             run=self.run,
             line=self._lines[0],
             stepper=self._stepper,
-            bottom=self._bottom,
+            bottom=self._launch.begin,
             backward=self._backward,
             updated=updated,
         )
@@ -284,9 +275,9 @@ class TrustedEngine:
         before = (self.sent.total(), self.received.total())
         total = sum(batch.items for batch in batches)
         under_way: dict[int, Passage] = {}
-        recalled = self._held(batches)
+        recalled = self._launch.held(batches)
         mean = torch.zeros(())
-        order = self._order(len(batches), gradients=self.run.offer.trains_trunk)
+        order = self._launch.order(len(batches), gradients=self.run.offer.trains_trunk)
         last = {action.micro_batch: action for action in order}
         both = self.run.offer.returns_input_gradient  # then what is shared trains at both ends
         for action in order:
@@ -294,8 +285,8 @@ class TrustedEngine:
             batch = batches[i]
             if action.op is Op.BOTTOM:
                 # A step is one step: once its last gradient is out a session counts the next one.
-                place = self._place(batch, i, len(batches), phase="train", step=step)
-                under_way[i] = self._bottom(batch, place, recalled=recalled)
+                place = self._launch.place(batch, i, len(batches), phase="train", step=step)
+                under_way[i] = self._launch.begin(batch, place, recalled=recalled)
             elif action.op is Op.RELAY:
                 under_way[i].relay(action.party)
             elif action.op is Op.TOP:
@@ -351,12 +342,13 @@ class TrustedEngine:
         with torch.no_grad():
             while group := list(islice(remaining, EVALUATION_GROUP)):
                 under_way: dict[int, Passage] = {}
-                recalled = self._held(group)
-                for action in self._order(len(group), gradients=False):
+                recalled = self._launch.held(group)
+                for action in self._launch.order(len(group), gradients=False):
                     i = action.micro_batch
                     if action.op is Op.BOTTOM:
-                        place = self._place(group[i], i, len(group), phase="evaluate", step=step)
-                        under_way[i] = self._bottom(group[i], place, recalled=recalled)
+                        of = len(group)
+                        place = self._launch.place(group[i], i, of, phase="evaluate", step=step)
+                        under_way[i] = self._launch.begin(group[i], place, recalled=recalled)
                     elif action.op is Op.RELAY:
                         under_way[i].relay(action.party)
                     else:
@@ -378,63 +370,11 @@ class TrustedEngine:
                 told=lambda done: self._observe(Evaluated(done)),
             )
 
-    def _place(self, batch: Batch, i: int, of: int, *, phase: Phase, step: int) -> StepTensor:
-        """The same for all compute parties."""
-        return self._lines[0].tensors.place(batch, i, of, phase=phase, step=step)
-
-    def _held(self, batches: Sequence[Batch]) -> bool:
-        """Whether a step, or a part of an evaluation, is done without the peer: all of it or nothing."""
-        return self._outputs is not None and self._outputs.hold(batches)
-
-    def _bottom(self, batch: Batch, place: StepTensor, *, recalled: bool = False) -> Passage:
-        """Start a forward and send what it hands out at the first cut, unless its outputs are kept."""
-        training, offer = place.phase == "train", self.run.offer
-        inputs = {**batch.inputs, **batch.labels} if training else batch.seen
-        passage = Passage(
-            Flight(self.run.local, inputs=inputs),
-            self._lines,
-            batch=batch,
-            place=place,
-            seed=offer.seed,
-            gradients=training and offer.trains_trunk,
-            outputs=self._outputs,
-            recalled=recalled,
-        )
-        passage.bottom()
-        self.rows[place.phase] += 0 if recalled else rows_in(batch, place)
-        return passage
-
-    def _order(self, micro_batches: int, *, gradients: bool) -> list[Action]:
-        """gradients: whether they leave; to the bottom they come back only where it trains."""
-        run = self.run
-        return list(
-            ORDERS[run.order](
-                micro_batches,
-                in_flight=run.in_flight,
-                parties=len(self._lines),
-                gradients=gradients,
-                backward=gradients and run.offer.returns_input_gradient,
-            )
-        )
-
     def _save(self, step: int) -> None:
         extra: dict[str, object] = {"losses": self.losses}
         if self._watch is not None:
             extra |= {"scores": self._watch.state(), "stopped": self._watch.stopped}
         self._checkpoints.save(step, model=self.run.local, stepper=self._stepper, extra=extra)
-
-
-def _check_clipping(run: TrustedRun) -> None:
-    """A run that clips says so to all whose gradients are clipped."""
-    clips = run.clip_norm is not None
-    if clips and run.offer.schedule.staleness:
-        raise ManifestError("clip_norm needs steps that end before others begin; take staleness 0")
-    agreed = clips and run.offer.trains_trunk
-    if any(hop.offer.detail.clips is not agreed for hop in run.hops):
-        raise ManifestError(
-            "clip_norm of a run and clips in the details of its offers have to be given together, where "
-            "the trunk trains"
-        )
 
 
 def _floats(values: object) -> list[float]:

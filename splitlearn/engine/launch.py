@@ -1,0 +1,72 @@
+"""Sending micro-batches on their way: where each stands, the order of a group, the start of a forward.
+
+Knows which outputs are kept, so that a group that needs nobody sends nothing.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from splitlearn.engine.coders import Phase
+from splitlearn.engine.exchange import rows_in
+from splitlearn.engine.flight import Flight
+from splitlearn.engine.line import Line
+from splitlearn.engine.outputs import Outputs
+from splitlearn.engine.passage import Passage
+from splitlearn.engine.run import TrustedRun
+from splitlearn.pipeline import ORDERS, Action
+from splitlearn.tasks.batches import Batch
+from splitlearn.wire.messages import StepTensor
+
+__all__ = ["Launcher"]
+
+
+class Launcher:
+    """Of one run. rows: those that crossed the first cut, by phase."""
+
+    def __init__(self, run: TrustedRun, lines: Sequence[Line], *, folder: Path) -> None:
+        """folder: of the run, for the outputs that it keeps, if it keeps any."""
+        self._run, self._lines = run, lines
+        self.rows = {"train": 0, "evaluate": 0}
+        self._outputs: Outputs | None = None
+        if run.offer.detail.repeats:
+            limit = run.cache_bytes
+            self._outputs = Outputs(folder, run.offer, packed=run.packed, limit_bytes=limit)
+
+    def held(self, batches: Sequence[Batch]) -> bool:
+        """Whether a step, or a part of an evaluation, is done without the peer: all of it or nothing."""
+        return self._outputs is not None and self._outputs.hold(batches)
+
+    def order(self, micro_batches: int, *, gradients: bool) -> list[Action]:
+        """gradients: whether they leave; to the bottom they come back only where it trains."""
+        run = self._run
+        return list(
+            ORDERS[run.order](
+                micro_batches,
+                in_flight=run.in_flight,
+                parties=len(self._lines),
+                gradients=gradients,
+                backward=gradients and run.offer.returns_input_gradient,
+            )
+        )
+
+    def place(self, batch: Batch, i: int, of: int, *, phase: Phase, step: int) -> StepTensor:
+        """The same for all compute parties."""
+        return self._lines[0].tensors.place(batch, i, of, phase=phase, step=step)
+
+    def begin(self, batch: Batch, place: StepTensor, *, recalled: bool = False) -> Passage:
+        """Start a forward and send what it hands out at the first cut, unless its outputs are kept."""
+        training, offer = place.phase == "train", self._run.offer
+        inputs = {**batch.inputs, **batch.labels} if training else batch.seen
+        passage = Passage(
+            Flight(self._run.local, inputs=inputs),
+            self._lines,
+            batch=batch,
+            place=place,
+            seed=offer.seed,
+            gradients=training and offer.trains_trunk,
+            outputs=self._outputs,
+            recalled=recalled,
+        )
+        passage.bottom()
+        self.rows[place.phase] += 0 if recalled else rows_in(batch, place)
+        return passage
