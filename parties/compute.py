@@ -57,10 +57,10 @@ def compute(
 
     Ctrl-C ends it at any time; started again, a run goes on from its newest checkpoint.
     """
-    from parties.console import console, interruptible
+    from parties.console import interruptible
     from parties.reach import Reach
+    from parties.serving import serve_runs
     from splitlearn import policy
-    from splitlearn.errors import ChannelError, PeerError, RefusedError
     from splitlearn.identity import Identity
     from splitlearn.manifest import load_compute
     from splitlearn.roles import Role
@@ -69,21 +69,19 @@ def compute(
     rules = policy.load(table.policy.file)
     identity = Identity.load(table.identity.folder)
     _check_folder(table.run.folder)
-    done = 0
     with (
         interruptible("start it again to go on"),
         exporting(metrics_port, host=metrics_host) as figures,
         _warmed_up(threads),
         Reach(identity, peer=table.peer, role=Role.TRUSTED) as reach,
     ):
-        while not runs or done < runs:
-            console.print(f"waiting for work from {reach.name.dns}", markup=False)
-            channel = reach.find_patiently(run="")
-            try:
-                _serve(channel, table=table, identity=identity, rules=rules, figures=figures)
-                done += 1
-            except (ChannelError, PeerError, RefusedError) as error:
-                console.print(f"run not finished: {error}", markup=False)
+        serve_runs(
+            reach,
+            runs=runs,
+            serve=lambda channel: _serve(
+                channel, table=table, identity=identity, rules=rules, figures=figures
+            ),
+        )
 
 
 def _serve(

@@ -25,7 +25,7 @@ from splitlearn.roles import Role
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from parties.trusted import RunMetrics
+    from parties.run_metrics import RunMetrics
     from splitlearn.engine.events import Event
 
 __all__ = ["demo"]
@@ -47,7 +47,7 @@ def demo(
 
     Needs the extra "demo" (pip install 'splitlearn[demo]'), a few minutes and no network.
     """
-    from parties import trusted
+    from parties import run_metrics, trusted
     from parties.console import console, interruptible
 
     with interruptible("run it again to start anew"):
@@ -59,7 +59,7 @@ def demo(
         console.rule("unsplit: the same data, seed and recipe in one process")
         plain = _unsplit(out)
         split = msgspec.json.decode(
-            (out / "clinic/run" / trusted.METRICS).read_bytes(), type=trusted.RunMetrics
+            (out / "clinic/run" / run_metrics.METRICS).read_bytes(), type=run_metrics.RunMetrics
         )
         metrics = _metrics(out, split=split, plain=plain)
         (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")

@@ -66,10 +66,10 @@ def serve(
 
     Ctrl-C ends it at any time; started again, a run goes on from its newest checkpoint.
     """
-    from parties.console import console, interruptible
+    from parties.console import interruptible
     from parties.reach import Reach
+    from parties.serving import serve_runs
     from splitlearn import policy
-    from splitlearn.errors import ChannelError, PeerError, RefusedError
     from splitlearn.identity import Identity, files
     from splitlearn.manifest import load_encoder
     from splitlearn.roles import Role
@@ -78,7 +78,6 @@ def serve(
     policy.load(table.policy.file)
     identity = Identity.load(table.identity.folder)
     files.make_folder(table.run.folder)
-    done = 0
     with interruptible("start it again to go on"):
         from parties.pairs import corpus_of
         from splitlearn.engine.threads import use_threads
@@ -88,14 +87,13 @@ def serve(
         importlib.import_module("splitlearn.engine.encoding")  # before a peer has to wait for it
         corpus = corpus_of(table.data, tokenizer=load_tokenizer(table.model.path))
         with Reach(identity, peer=table.peer, role=Role.DECODER) as reach:
-            while not runs or done < runs:
-                console.print(f"waiting for work from {reach.name.dns}", markup=False)
-                channel = reach.find_patiently(run="")
-                try:
-                    _serve(channel, table=table, identity=identity, corpus=corpus)
-                    done += 1
-                except (ChannelError, PeerError, RefusedError) as error:
-                    console.print(f"run not finished: {error}", markup=False)
+            serve_runs(
+                reach,
+                runs=runs,
+                serve=lambda channel: _serve(
+                    channel, table=table, identity=identity, corpus=corpus
+                ),
+            )
 
 
 def _serve(

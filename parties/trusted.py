@@ -1,11 +1,6 @@
 """The trusted party: owns text and labels, sets the pace, keeps the result."""
 
 import json
-import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,20 +9,18 @@ import typer
 
 from parties.exporting import MetricsHost, MetricsPort, exporting
 from parties.preflight import check_preflight, preflight
+from parties.run_metrics import write_metrics
+from parties.under_way import under_way
 from splitlearn.errors import AuditError, ManifestError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from parties.console import Display
-    from parties.lines import InHand
-    from splitlearn.engine.events import Observe
     from splitlearn.engine.prepare import Prepared
     from splitlearn.engine.trusted import TrustedEngine
     from splitlearn.manifest import Job
-    from splitlearn.policy.accounting import Guarantee
 
-__all__ = ["METRICS", "RunMetrics", "app", "evaluate", "export", "generate", "train"]
+__all__ = ["app", "evaluate", "export", "generate", "train"]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,7 +37,7 @@ app = typer.Typer(
 JobFile = Annotated[Path, typer.Argument(help="The job file, as in README.md.")]
 Threads = Annotated[int, typer.Option(min=0, help="Processor threads; 0: as many as there are.")]
 
-METRICS, _TRUNK = "metrics.json", "trunk-{step}.safetensors"
+_TRUNK = "trunk-{step}.safetensors"
 
 
 app.command()(preflight)
@@ -89,7 +82,7 @@ def train(
         with (
             exporting(metrics_port, host=metrics_host) as figures,
             Curves(manifest.run.folder / "scalars") as curves,
-            _at_work(manifest, prepared, "training", total, curves, figures) as work,
+            under_way(manifest, prepared, "training", total, curves, figures) as work,
         ):
             figures.follow(work.engine)
             write_canaries(logs_of(manifest), prepared, max_length=manifest.data.max_length)
@@ -101,7 +94,7 @@ def train(
                 curves.scores(scores, step=len(work.engine.losses))
             work.engine.finish()
             protected = guarantees(manifest, log=logs_of(manifest)[-1])
-            _write_metrics(manifest, work, scores, protected)
+            write_metrics(manifest, work, scores, protected)
     for found in protected:
         console.print(sentence(found), markup=False)
     for name, value in scores.items():
@@ -136,7 +129,7 @@ def evaluate(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
             )
         prepared = _offered(prepare(manifest), to="evaluate")
         total = len(prepared.data.evaluation)
-        with _at_work(manifest, prepared, "evaluating", total) as work:
+        with under_way(manifest, prepared, "evaluating", total) as work:
             scores = _scores(prepared, work.engine)
             work.engine.finish()
     typer.echo(json.dumps(scores, indent=2))
@@ -188,7 +181,7 @@ def generate(
             tokens=tokens,
             limit=prepared.model.config.max_position_embeddings,
         )
-        with _at_work(manifest, prepared, "generating", len(ids) * tokens) as work:
+        with under_way(manifest, prepared, "generating", len(ids) * tokens) as work:
             sampling = Sampling(tokens, temperature, top_p, seed)
             outputs = work.engine.generate(ids, sampling=sampling)
             work.engine.finish()
@@ -251,37 +244,6 @@ def _export(manifest: "Job", *, to: Path) -> None:
     save_run(to, job=manifest, prepared=prepared, state=state)
 
 
-class RunMetrics(msgspec.Struct, frozen=True):
-    """metrics.json of a run folder.
-
-    losses: one a step, of the whole run. step_s, rows, bytes: of this process; step_s are the wall
-    seconds of each of its steps, rows the tokens that crossed the cuts in each phase, sent and
-    received whole frames by kind, errors the mean relative error of what each kind sent through its
-    codec, channel_*: with handshakes and control. epsilon: what each protection of labels gives, with
-    its delta, releases, unit and neighbouring relation.
-    """
-
-    scores: dict[str, float]
-    losses: list[float]
-    step_s: list[float]
-    rows: dict[str, int]
-    sent: dict[str, int]
-    received: dict[str, int]
-    errors: dict[str, float]
-    channel_sent: int
-    channel_received: int
-    epsilon: tuple[dict[str, str | float], ...] = ()
-
-
-@dataclass
-class _Work:
-    """A run under way."""
-
-    engine: "TrustedEngine"
-    parties: "list[InHand]"
-    display: "Display"
-
-
 def _load(job: Path, threads: int) -> "Job":
     """The job, read before torch and its kin are imported: a typo is told at once."""
     from splitlearn.manifest import load_job
@@ -291,74 +253,6 @@ def _load(job: Path, threads: int) -> "Job":
 
     use_threads(threads)
     return manifest
-
-
-@contextmanager
-def _at_work(
-    manifest: "Job", prepared: "Prepared", what: str, total: int, *observers: "Observe"
-) -> Iterator[_Work]:
-    """Identity, policy, logs, peers and engine of a run, and the end of all of them."""
-    from parties.console import Display, console
-    from parties.lines import InHand, Terms, logs_of
-    from parties.reach import Reach, farewell
-    from splitlearn import policy
-    from splitlearn.audit import Log
-    from splitlearn.engine.checkpoints import Checkpoints
-    from splitlearn.engine.events import all_of
-    from splitlearn.engine.line import Peer
-    from splitlearn.engine.prepare import check_policy
-    from splitlearn.engine.trusted import TrustedEngine
-    from splitlearn.identity import Identity
-    from splitlearn.roles import Role
-
-    rules = policy.load(manifest.policy.file)
-    check_policy(rules, *(hop.offer for hop in prepared.run.hops))
-    identity = Identity.load(manifest.identity.folder)
-    with ExitStack() as stack:
-        logs = [
-            stack.enter_context(
-                Log.open(folder, origin=identity.name.dns, signer=identity.log_key, clock=time.time)
-            )
-            for folder in logs_of(manifest)
-        ]
-        reaches = [
-            stack.enter_context(
-                Reach(identity, peer=table, role=Role.COMPUTE, fresh=table is manifest.peer)
-            )
-            for table in manifest.peers
-        ]
-        # What a rule lets through in a run it lets through to all parties together.
-        spent: Counter[str] = Counter()
-        for log in logs:
-            spent.update(log.spent(manifest.run.name))
-        terms = Terms(
-            rules=rules,
-            ledger=policy.Ledger(rules, spent=spent),
-            me=identity.name,
-            vocabulary=prepared.model.config.vocab_size,
-        )
-        parties: list[InHand] = []
-        for reach, log in zip(reaches, logs, strict=True):
-            run, deadline_s = manifest.run.name, manifest.run.deadline_s
-            party = InHand(reach, log=log, terms=terms, run=run, deadline_s=deadline_s)
-            parties.append(party)
-            stack.enter_context(farewell(party))
-        display = stack.enter_context(Display(what, total=total))
-        engine = TrustedEngine(
-            prepared.run,
-            peers=[Peer(party.channel, party.open_gate, party.again) for party in parties],
-            checkpoints=Checkpoints(manifest.run.folder / "checkpoints"),
-            observe=all_of(display, *observers),
-        )
-        try:
-            yield _Work(engine, parties, display)
-        except BaseException as error:
-            engine.end(error)
-            raise
-        finally:
-            for said in [said for party in parties for said in party.warnings]:
-                console.print(f"warning: {said}", markup=False)
-        engine.end(None)
 
 
 def _scores(prepared: "Prepared", engine: "TrustedEngine") -> dict[str, float]:
@@ -393,7 +287,7 @@ def _trained_trunk(manifest: "Job", prepared: "Prepared", *, step: int) -> "dict
         if path.exists():
             return load_file(path)
         offered = _offered(prepared, to="evaluate")
-        with _at_work(manifest, offered, "fetching", 1) as work:
+        with under_way(manifest, offered, "fetching", 1) as work:
             trunk = work.engine.finish(fetch=True)
         part = path.with_suffix(".part")
         save_file(trunk, part)
@@ -404,29 +298,3 @@ def _trained_trunk(manifest: "Job", prepared: "Prepared", *, step: int) -> "dict
             "and export again"
         ) from error
     return trunk
-
-
-def _write_metrics(
-    manifest: "Job",
-    work: _Work,
-    scores: dict[str, float],
-    protected: "tuple[Guarantee, ...]",
-) -> None:
-    engine = work.engine
-    metrics = RunMetrics(
-        scores=scores,
-        losses=engine.losses,
-        step_s=engine.step_s,
-        rows=engine.rows,
-        sent={kind.value: count for kind, count in sorted(engine.sent.items())},
-        received={kind.value: count for kind, count in sorted(engine.received.items())},
-        errors={kind.value: lost / n for kind, (lost, n) in sorted(engine.errors.items())},
-        channel_sent=sum(party.bytes_sent for party in work.parties),
-        channel_received=sum(party.bytes_received for party in work.parties),
-        epsilon=tuple(msgspec.to_builtins(found) for found in protected),
-    )
-    path = manifest.run.folder / METRICS
-    try:
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n")
-    except OSError as error:
-        raise AuditError(f"{path} cannot be written: {error}; free space there") from error

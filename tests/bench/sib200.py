@@ -24,7 +24,7 @@ import msgspec
 import torch
 from transformers import AutoConfig, AutoModel
 
-from parties.trusted import METRICS, RunMetrics
+from parties.run_metrics import METRICS, RunMetrics
 from splitlearn.roles import Role
 from tests.federation import make_identity
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from parties import console, trusted
+from parties import console, run_metrics, trusted
 from parties.protection import guarantees, outlook, sentence
 from splitlearn.audit.log import read_lines
 from splitlearn.audit.records import Payload, decode
@@ -33,8 +33,8 @@ def test_a_run_with_noise_says_what_it_was_worth_and_its_log_says_the_same(
     assert "as far as the noise on them allows" in told
     epsilon = gaussian_epsilon(1e-6, sigma=6.0, releases=2, sensitivity=2.0)
     assert f"labels: epsilon {epsilon:.4g} at delta 1e-06 for the labels of one example" in told
-    raw = (job.parent / "run" / trusted.METRICS).read_bytes()
-    (found,) = msgspec.json.decode(raw, type=trusted.RunMetrics).epsilon
+    raw = (job.parent / "run" / run_metrics.METRICS).read_bytes()
+    (found,) = msgspec.json.decode(raw, type=run_metrics.RunMetrics).epsilon
     assert (found["epsilon"], found["delta"], found["releases"]) == (epsilon, 1e-6, 2)
     assert (found["unit"], found["relation"]) == ("example", "replace-labels")
     records = [decode(line) for line, _ in read_lines(job.parent / "run" / "audit")]

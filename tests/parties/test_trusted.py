@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 import splitlearn
-from parties import trusted
+from parties import run_metrics, trusted
 from parties.auditor import judge_of
 from splitlearn import audit
 from splitlearn.engine.checkpoints import Checkpoints
@@ -28,9 +28,9 @@ EXACT: Changes = {
 }
 
 
-def metrics_of(job: Path) -> trusted.RunMetrics:
-    raw = (job.parent / "run" / trusted.METRICS).read_bytes()
-    return msgspec.json.decode(raw, type=trusted.RunMetrics)
+def metrics_of(job: Path) -> run_metrics.RunMetrics:
+    raw = (job.parent / "run" / run_metrics.METRICS).read_bytes()
+    return msgspec.json.decode(raw, type=run_metrics.RunMetrics)
 
 
 def scores_of(model_folder: Path, job: Path) -> dict[str, float]:
