@@ -10,6 +10,8 @@ from typing import Annotated, Literal, cast
 import msgspec
 
 from splitlearn.roles import Kind
+from splitlearn.wire.pairs import Pairing, Samples, Want
+from splitlearn.wire.rounds import Ask, Enlist, Ids, Report, Round
 from splitlearn.wire.terms import (
     Batch,
     BottleneckSpec,
@@ -26,7 +28,6 @@ from splitlearn.wire.terms import (
     Mode,
     Name,
     OptimiserSpec,
-    Real,
     ScheduleSpec,
     Sequence,
     Share,
@@ -35,7 +36,6 @@ from splitlearn.wire.terms import (
     Small,
     Square,
     TrunkModel,
-    Vocabulary,
 )
 
 __all__ = [
@@ -211,127 +211,6 @@ class Countersigned(Meta, frozen=True):
     """COUNTERSIGNED: the countersignature on the head in SETTLED."""
 
     countersignature: Signature
-
-
-class Round(Meta, frozen=True):
-    """ROUND: what a generator's batches have to look like, from the discriminator that takes them.
-
-    conversation: 16 random bytes, new each time; salt: of the log that the discriminator keeps about this
-    generator; job: digest of everything that decides the discriminator's numbers. number: of the round.
-    vocabulary, vocabulary_digest: how many ids there are and which. examples, width: a batch has at
-    most so many, of at most so many tokens each. masked: share of the tokens that are masked. seed: of
-    the run. following: the lowest batch index that is taken, for no batch is trained on twice.
-    """
-
-    run: Name
-    conversation: Conversation
-    salt: Digest
-    job: Digest
-    number: Count
-    vocabulary: Vocabulary
-    vocabulary_digest: Digest
-    examples: Batch
-    width: Length
-    masked: Share
-    seed: Count
-    following: Sequence
-
-    def __repr__(self) -> str:
-        """Without the salt: a repr ends up in logs."""
-        return f"Round(run={self.run!r}, job={self.job!r}, number={self.number})"
-
-
-class Enlist(Meta, frozen=True):
-    """ENLIST: the generator's language and vocabulary, the size of its text in tokens, its next batch.
-
-    witnessed: size of the newest signed head of our log that it holds, 0 for none.
-    """
-
-    language: Name
-    vocabulary_digest: Digest
-    size: Sequence
-    index: Sequence
-    witnessed: Sequence
-
-
-class Ask(Meta, frozen=True):
-    """ASK: batches wanted since the conversation began, for training and of held-out text.
-
-    witnessed: as in ENLIST, the other way.
-    """
-
-    train: Count
-    evaluate: Count
-    witnessed: Sequence
-
-
-class Ids(Meta, frozen=True):
-    """IDS: one batch. index: of the generator's batches in this run; of held-out ones by themselves."""
-
-    index: Sequence
-    phase: Literal["train", "evaluate"]
-    lengths: Annotated[tuple[Length, ...], msgspec.Meta(min_length=1, max_length=4_096)]
-
-
-class Report(Meta, frozen=True):
-    """REPORT: the generator's part of a round. loss: mean of its masked-language loss, in nats."""
-
-    batches: Count
-    tokens: Sequence
-    loss: Real
-    seconds: Real
-
-
-class Pairing(Meta, frozen=True):
-    """PAIRING: what a decoder party wants of an encoder party. No text, path or vocabulary.
-
-    conversation, job, salt: as in OFFER. naming: the key under which sample ids are hashed, the same in
-    all conversations of a run. trains: whether the encoder's adapters do, so that gradients come back.
-    width: columns of the rows that the decoder takes; examples, length: a batch has at most so many, of
-    at most so many rows each. activation, gradient: codec chains. seed: of the encoder's adapters.
-    held: the steps that the decoder holds checkpoints of.
-    """
-
-    run: Name
-    conversation: Conversation
-    job: Digest
-    salt: Digest
-    naming: Digest
-    trains: bool
-    width: Small
-    examples: Batch
-    length: Length
-    activation: Name
-    gradient: Name
-    optimiser: OptimiserSpec
-    schedule: ScheduleSpec
-    seed: Count
-    held: Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
-
-    def __repr__(self) -> str:
-        """Without salt and key: a repr ends up in logs."""
-        return f"Pairing(run={self.run!r}, job={self.job!r}, trains={self.trains})"
-
-
-class Samples(Meta, frozen=True):
-    """SAMPLES: keyed hashes of sample ids in the payload: so many to train on, so many held out.
-
-    First all that the encoder party has, then those of them that the decoder party has too.
-    """
-
-    train: Count
-    evaluate: Count
-
-
-class Want(Meta, frozen=True):
-    """WANT: send the rows of these, by their numbers among the samples of their phase.
-
-    step: optimiser steps done.
-    """
-
-    step: Count
-    phase: Literal["train", "evaluate"]
-    samples: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1, max_length=4_096)]
 
 
 class Norm(Meta, frozen=True):
