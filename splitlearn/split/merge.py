@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PretrainedConfig, PreTrainedModel
 
+from splitlearn.data.quiet import quiet
 from splitlearn.errors import ManifestError
 from splitlearn.split.anatomy import family_of, layers_of, replace_layers
 from splitlearn.split.cut import Cut, fault
@@ -86,7 +87,8 @@ def save_merged(
             note = msgspec.json.encode(_Note(version=1, cut=cut, side=side))
             (folder / CUT_FILE).write_bytes(msgspec.json.format(note, indent=2))
         else:
-            model.save_pretrained(str(folder))
+            with quiet():
+                model.save_pretrained(str(folder))
             for file in sorted(folder.glob("*.safetensors")):
                 align_file(file)
         _keep_attention(folder / "config.json", model.config)
