@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from splitlearn.audit import Denied, Payload, RunClose
 from splitlearn.codecs import build
-from splitlearn.engine import line, trusted
+from splitlearn.engine import launch, line
 from splitlearn.engine.flight import Flight
 from splitlearn.engine.weights import shards
 from splitlearn.errors import ChannelError, IdentityError, PeerError, RefusedError
@@ -262,7 +262,7 @@ class Tapped:
                 tapped.payload_bytes = 4 * WIDTH * int(self._inputs["attention_mask"].sum())
                 return leak(h_BTD, self._inputs)
 
-        monkeypatch.setattr(trusted, "Flight", Patched)
+        monkeypatch.setattr(launch, "Flight", Patched)
 
     @property
     def after(self) -> int:
