@@ -70,7 +70,7 @@ $(READY): uv.lock pyproject.toml | $(UV)
 	@echo "== preparing .venv from uv.lock (the first time, this fetches PyTorch)"
 	@test -x $(BIN)/python || { python=$$($(PYTHON) .ci/get_uv.py --python) \
 		&& UV_PYTHON_DOWNLOADS=never $(UV) venv --python "$$python" .venv; }
-	UV_HTTP_TIMEOUT=300 UV_PYTHON=$(BIN)/python UV_PYTHON_DOWNLOADS=never $(UV) sync --locked --all-extras
+	UV_HTTP_TIMEOUT=300 UV_PYTHON=$(BIN)/python UV_PYTHON_DOWNLOADS=never $(UV) sync --locked --all-extras --compile-bytecode
 	@touch $@
 
 .uv/bin/uv:

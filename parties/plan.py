@@ -219,6 +219,8 @@ def _setting(manifest: "Job", speeds: "Speeds") -> "Setting":
         staleness=schedule.staleness,
         starts=manifest.starts,
         inner=inner,
+        clips=manifest.clips_trunk,
+        keeps=cut.keeps_outputs,
     )
 
 
@@ -318,6 +320,7 @@ def _figures(found: "Plan", speeds: "Speeds") -> dict[str, Any]:
         "setting": asdict(found.setting),
         "step_s": found.step_s,
         "limit_s": costed.limit_s,
+        "kept_step_s": costed.kept_s,
         "up_bytes": costed.up,
         "down_bytes": costed.down,
         "largest_message_bytes": costed.largest,
@@ -361,6 +364,11 @@ def _column(found: "Plan", speeds: "Speeds") -> dict[str, str]:
         **(dict(list(inner.items())[: 2 if setting.gradients else 1]) if setting.starts else {}),
         "step, simulated": f"{found.step_s:.3g} s",
         "no schedule under": f"{costed.limit_s:.3g} s",
+        **(
+            {}
+            if costed.kept_s is None
+            else {"later epochs": f"{costed.kept_s:.3g} s, nothing sent"}
+        ),
         "sent, received": f"{size(costed.up)}, {size(costed.down)}",
         "error of codecs": f"{costed.error:.2g}",
         "text": class_.text,

@@ -9,16 +9,19 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import uvicorn
+from flwr.supercore.date import now
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supernode import fleet_http_connection
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeStateFactory
+from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 from flwr.supernode.start_client_internal import start_client_internal
 
 from splitlearn.coordination.fab import check_fab
@@ -31,10 +34,13 @@ from splitlearn.errors import PeerError
 from splitlearn.identity.exchange import MAX_ANSWER_BYTES, Refusal, decode
 from splitlearn.identity.party import Keys
 
-__all__ = ["run"]
+__all__ = ["PatientStates", "run"]
 
 _LOOK_S = 5.0
 _LOOPBACK = "127.0.0.1"
+# A ClientApp's process that has not begun by then is started once more. Flower's own 30 s are too few
+# for a busy machine, and each further process makes it busier: then none of them ever begins.
+_START_S = 300.0
 
 
 def run(path: Path) -> None:
@@ -47,7 +53,7 @@ def run(path: Path) -> None:
     # flwr 1.42 has no other way to give its Fleet client a client certificate.
     vars(fleet_http_connection)["FleetHttpClient"] = _client_class(orders, fresh)
     objects = ObjectStoreFactory()
-    states = NodeStateFactory(objectstore_factory=objects)
+    states = PatientStates(objectstore_factory=objects)
     address = _serve_apps(create_app(state_factory=states, superexec_auth_secret=None))
     start_client_internal(
         state_factory=states,
@@ -58,6 +64,27 @@ def run(path: Path) -> None:
         runtime_api_address=address,
         runtime_dependency_install=False,
     )
+
+
+class PatientStates(NodeStateFactory):
+    """What a node remembers, as Flower has it, but for how long an app's process may take to begin."""
+
+    def state(self) -> InMemoryNodeState:
+        with self.lock:
+            if self.state_instance is None:
+                self.state_instance = _PatientState(self.objectstore_factory.store())
+            assert isinstance(self.state_instance, InMemoryNodeState)
+            return self.state_instance
+
+
+class _PatientState(InMemoryNodeState):
+    def claim_task(self, task_id: int) -> str | None:
+        token = super().claim_task(task_id)
+        with self.lock_task_store:
+            record = self.task_token_store.get(task_id)
+            if token is not None and record is not None and record.token == token:
+                record.active_until = now() + timedelta(seconds=_START_S)
+        return token
 
 
 def _client_class(orders: Orders, fresh: FreshIdentity) -> type[FleetHttpClient]:

@@ -48,7 +48,7 @@ class Chain:
     each back. update_s: the trusted party's optimiser step. window: frames that may be untaken in one
     direction. settle_messages: heads and receipts are swapped after so many messages of both (0:
     never). staleness: how many steps more than one are under way; a stretch of them then ends before it
-    has more than settle_messages.
+    has more than settle_messages. clips: before their updates all parties add up their gradients' norms.
     """
 
     micro_batches: int
@@ -74,6 +74,7 @@ class Chain:
     window: int = 1 << 30
     settle_messages: int = 0
     staleness: int = 0
+    clips: bool = False
 
     def __post_init__(self) -> None:
         between = len(self.stages) - 1
@@ -85,6 +86,8 @@ class Chain:
             raise ValueError(f"{len(self.back_hops)} hops back; expected {between}")
         if self.gradient is None and self.input_gradient is not None:
             raise ValueError("an input gradient comes back only where a gradient leaves")
+        if self.clips and (self.gradient is None or self.staleness):
+            raise ValueError("norms are added up where gradients leave, and at a staleness of 0")
         if self.staleness and between:
             raise ValueError("steps interleave with one stage only; a staleness of 0 is right")
 
@@ -96,7 +99,8 @@ class Chain:
     def messages(self, party: int = 0) -> int:
         """Frames of a step between the trusted party and one that its schedule tells apart."""
         returns = self.input_gradient is not None or (party > 0 and self.gradient is not None)
-        return (2 + (self.gradient is not None) + returns) * self.micro_batches
+        # A norm there, and the factor back.
+        return (2 + (self.gradient is not None) + returns) * self.micro_batches + 2 * self.clips
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,8 @@ class Setting:
     lower, upper: columns at the cuts, 0 for the model's width. codecs: of activation, output,
     gradient and input gradient. gradients: whether any leave; returns: whether one comes back. starts:
     first layer of each further compute party of a chain; inner: codecs of what goes from one to the
-    next and back, at the model's width.
+    next and back, at the model's width. clips: whether all parties' gradients are clipped by one norm.
+    keeps: whether outputs that came once are kept, so that later epochs send nothing.
     """
 
     batch: int
@@ -60,6 +61,8 @@ class Setting:
     staleness: int = 0
     starts: tuple[int, ...] = ()
     inner: tuple[str, str] = ("", "")
+    clips: bool = False
+    keeps: bool = False
 
     @property
     def used(self) -> tuple[str, ...]:
@@ -74,7 +77,8 @@ class Costed:
 
     up, down: bytes a step each way. error: the largest relative error of a codec in it. limit_s: no
     schedule is faster: the busiest party or wire, one fill, and the round trips that no step avoids.
-    largest: bytes of the largest message.
+    largest: bytes of the largest message. kept_s: of a step whose outputs are kept, all of it the trusted
+    party's own work; None where none are.
     """
 
     chain: Chain
@@ -83,6 +87,7 @@ class Costed:
     error: float
     limit_s: float
     largest: int
+    kept_s: float | None
 
 
 # Frame header, metadata, container header and TLS records around a message, and what a length takes
@@ -113,6 +118,7 @@ def cost(setting: Setting, *, speeds: Speeds, link: Link) -> Costed:
         error=max(_codec(speeds, name).error for name in setting.used),
         limit_s=limit_s(chain),
         largest=max(sizes + relayed),
+        kept_s=_kept_s(setting, speeds) if setting.keeps else None,
     )
 
 
@@ -135,19 +141,12 @@ def chain_of(setting: Setting, *, speeds: Speeds, link: Link) -> Chain:
     inner = [message(setting.inner[0], speeds.width, lengths=True)] * further if further else []
     inner_back = [message(setting.inner[1], speeds.width)] * further if further else []
     trusted, peer = speeds.trusted, speeds.peer
-    above = speeds.layers - setting.last
-    bottom_s = setting.first * Line(*trusted.layer).at(padded) + activation.out_s(trusted)
-    top_s = (
-        above * (Line(*trusted.layer).at(padded) + Line(*trusted.layer_backward).at(padded))
-        + Line(*trusted.ends).at(padded)
-        + output.in_s(trusted)
-    )
-    trains, ends_s = above, 0.0
+    bottom_s = _bottom_s(setting, speeds) + activation.out_s(trusted)
+    top_s = _top_s(setting, speeds) + output.in_s(trusted)
     if setting.gradients:
         top_s += gradient.out_s(trusted)
     bottom_backward_s = 0.0
     if setting.returns:
-        trains, ends_s = trains + setting.first, trusted.ends_update_s
         bottom_backward_s = (
             setting.first * Line(*trusted.layer_backward).at(padded)
             + Line(*trusted.ends_backward).at(padded)
@@ -181,11 +180,39 @@ def chain_of(setting: Setting, *, speeds: Speeds, link: Link) -> Chain:
         relay_backward_s=(
             inner_back[0].in_s(trusted) + inner_back[0].out_s(trusted) if inner_back else 0.0
         ),
-        update_s=trains * trusted.layer_update_s + ends_s,
+        update_s=_update_s(setting, speeds),
         window=_WINDOW,
         settle_messages=_STRETCH_MESSAGES if setting.staleness else _SETTLE_MESSAGES,
         staleness=setting.staleness,
+        clips=setting.clips and setting.gradients,
     )
+
+
+def _bottom_s(setting: Setting, speeds: Speeds) -> float:
+    """Of one micro-batch, without its message."""
+    padded = setting.batch / setting.micro_batches * speeds.padded
+    return setting.first * Line(*speeds.trusted.layer).at(padded)
+
+
+def _top_s(setting: Setting, speeds: Speeds) -> float:
+    """Forward, loss and backward of one micro-batch, without messages."""
+    padded, trusted = setting.batch / setting.micro_batches * speeds.padded, speeds.trusted
+    layer_s = Line(*trusted.layer).at(padded) + Line(*trusted.layer_backward).at(padded)
+    return (speeds.layers - setting.last) * layer_s + Line(*trusted.ends).at(padded)
+
+
+def _update_s(setting: Setting, speeds: Speeds) -> float:
+    """The trusted party's step of its optimiser."""
+    trusted, above = speeds.trusted, speeds.layers - setting.last
+    if not setting.returns:
+        return above * trusted.layer_update_s
+    return (above + setting.first) * trusted.layer_update_s + trusted.ends_update_s
+
+
+def _kept_s(setting: Setting, speeds: Speeds) -> float:
+    """A step for which nothing is sent. The bottom still runs."""
+    own_s = _bottom_s(setting, speeds) + _top_s(setting, speeds)
+    return setting.micro_batches * own_s + _update_s(setting, speeds)
 
 
 def _stages(
@@ -292,7 +319,9 @@ def _way(chain: Chain) -> list[_Leg]:
         if place:
             way += hop(chain.back_hops[place - 1], place=-place, relay_s=chain.relay_backward_s)
     if chain.input_gradient is None:
-        return way
+        # A norm comes in the input gradient's place: as good as no bytes, but no sooner.
+        norm = [_Leg(None, chain.down.delay_s), _Leg(TRUSTED, 0.0)]
+        return way + norm if chain.clips else way
     way += over("down", chain.down, chain.input_gradient)
     return [*way, _Leg(TRUSTED, chain.bottom_backward_s)]
 

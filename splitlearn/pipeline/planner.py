@@ -172,13 +172,15 @@ def one(setting: Setting, *, speeds: Speeds, link: Link) -> Plan:
 
 
 def interleaved(found: Plan, *, speeds: Speeds, link: Link) -> Plan | None:
-    """The same with a staleness of 1, if its steps are shorter by more than a twentieth; none of chains.
+    """The same with a staleness of 1, if its steps are shorter by more than a twentieth; none of chains,
+    nor where norms are added up before each update.
 
     For information: a staleness changes the numbers, so no plan has one that the job has not.
     """
-    if found.setting.staleness or found.setting.starts:
+    given = found.setting
+    if given.staleness or given.starts or given.clips:
         return None
-    other = one(replace(found.setting, staleness=1), speeds=speeds, link=link)
+    other = one(replace(given, staleness=1), speeds=speeds, link=link)
     return other if other.step_s < (1 - _WORTH) * found.step_s else None
 
 

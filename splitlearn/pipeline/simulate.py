@@ -16,7 +16,7 @@ from splitlearn.pipeline.world import Message, Process, Put, Take, Work, World
 
 __all__ = ["simulate"]
 
-_FORWARD, _BACKWARD, _SETTLE = "forward", "backward", "settle"
+_FORWARD, _BACKWARD, _SETTLE, _NORM = "forward", "backward", "settle", "norm"
 _AWAITED: Mapping[Op, str] = {
     Op.RELAY: _FORWARD,
     Op.TOP: _FORWARD,
@@ -29,8 +29,8 @@ _LEAVING: Mapping[Op, str] = {
     Op.TOP: _BACKWARD,
     Op.RELAY_BACKWARD: _BACKWARD,
 }
-# A settlement's messages: a few hundred bytes each.
-_SETTLE_BYTES = 700
+# Messages without a tensor, as a settlement's: a few hundred bytes each.
+_SMALL_BYTES = 700
 
 
 def simulate(chain: Chain, *, steps: int = 3) -> Run:
@@ -94,33 +94,41 @@ class _Route:
             dest = TRUSTED
         return Put(source, dest, Message(way, micro_batch, step, size, leg))
 
-    def ask(self, party: int, *, step: int) -> Put:
-        """A settlement's first message."""
-        return Put(TRUSTED, self._stops[party + 1], Message(_SETTLE, 0, step, _SETTLE_BYTES, party))
+    def tell(self, kind: str, party: int, *, step: int) -> Put:
+        """What has no tensor, from the trusted party: a settlement's first message, or a norm's factor."""
+        return Put(TRUSTED, self._stops[party + 1], Message(kind, 0, step, _SMALL_BYTES, party))
 
 
 def _trusted(
     chain: Chain, route: _Route, *, steps: int, ends: list[float], world: World
 ) -> Process:
-    early: dict[tuple[str, int, int, int], Message] = {}
+    early: set[tuple[str, int, int, int]] = set()
+
+    def awaited(wanted: tuple[str, int, int, int]) -> Process:
+        while wanted not in early:
+            came = yield Take(TRUSTED)
+            assert came is not None
+            early.add((came.kind, came.step, came.micro_batch, came.leg))
+        early.remove(wanted)
+
+    everybody = range(len(chain.stages)) if chain.clips else ()
     for turn, settling in _turns(chain, steps=steps):
         step = turn.step
         if turn.action is None:
+            for party in everybody:
+                yield from awaited((_NORM, step, 0, party))
+            for party in everybody:
+                yield route.tell(_NORM, party, step=step)
             yield Work(TRUSTED, "update", (0, step), chain.update_s)
             for party in settling:
-                yield route.ask(party, step=step)
+                yield route.tell(_SETTLE, party, step=step)
                 yield Take(TRUSTED)
             ends.append(world.now_s)
             continue
         op, i = turn.action.op, turn.action.micro_batch
         leg = len(chain.stages) if op is Op.TOP else turn.action.party
         if (way := _AWAITED.get(op)) is not None:
-            wanted = (way, step, i, leg)
-            while wanted not in early:
-                came = yield Take(TRUSTED)
-                assert came is not None
-                early[came.kind, came.step, came.micro_batch, came.leg] = came
-            del early[wanted]
+            yield from awaited((way, step, i, leg))
         yield Work(TRUSTED, op.value, (i, step), _seconds(chain)[op])
         if (way := _LEAVING.get(op)) is not None:
             put = route.put(way, leg, micro_batch=i, step=step, by_trusted=True)
@@ -204,4 +212,9 @@ def _compute(chain: Chain, route: _Route, *, place: int, name: str) -> Process:
         if put is not None:
             yield put
         if not forward and message.micro_batch == chain.micro_batches - 1:
+            if chain.clips:
+                yield Put(name, TRUSTED, Message(_NORM, 0, where[1], _SMALL_BYTES, place))
+                factor = yield Take(name)
+                assert factor is not None
+                assert factor.kind == _NORM
             yield Work(name, "update", where, costs.update_s)

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import zipfile
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
@@ -11,7 +12,10 @@ from flwr.common.serde import fab_to_proto
 from flwr.proto.fab_pb2 import GetFabRequest, GetFabResponse
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest
 from flwr.proto.node_pb2 import Node
+from flwr.supercore.corestate import in_memory_corestate
+from flwr.supercore.date import now
 from flwr.supercore.fab import Fab
+from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supernode import fleet_http_connection
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
@@ -106,3 +110,28 @@ def get_fab(place: Place, content: bytes, *, named: str, ending: Path) -> bytes:
 
 def test_flower_still_has_the_name_that_is_replaced() -> None:
     assert fleet_http_connection.FleetHttpClient is FleetHttpClient
+
+
+def test_a_process_that_is_slow_to_begin_is_not_started_again_beside_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Flower's node does so after 30 seconds, which on a busy machine never ends."""
+    states = flower_node.PatientStates(ObjectStoreFactory())
+    state = states.state()
+    assert states.state() is state
+    task = state.create_task("flwr-clientapp", run_id=1)
+    assert task is not None
+    token = state.claim_task(task)
+    assert token is not None
+    assert state.claim_task(task) is None
+    begun = now()
+
+    def later(seconds: float) -> None:
+        monkeypatch.setattr(in_memory_corestate, "now", lambda: begun + timedelta(seconds=seconds))
+
+    later(flower_node._START_S - 10)
+    assert state.get_task_by_token(token) is not None
+    later(flower_node._START_S + 10)
+    assert state.get_task_by_token(token) is None
+    monkeypatch.undo()
+    assert state.claim_task(task) is not None

@@ -89,6 +89,31 @@ def test_a_job_that_interleaves_is_planned_as_it_is(tmp_path: Path) -> None:
     assert found["interleaved"] is None
 
 
+def test_a_job_that_clips_waits_for_norms_and_interleaves_nothing(tmp_path: Path) -> None:
+    frozen: Changes = {**FULL, "cut": {**FULL["cut"], "train_bottom": False}}
+    found = []
+    for name, more in (("plain", {}), ("clips", {"optimiser": {"clip_norm": 1.0}})):
+        (tmp_path / name).mkdir()
+        path = make_job(tmp_path / name, changes={**frozen, **more})
+        (path.parent / "speeds.toml").write_text(write_speeds(SPEEDS), encoding="utf-8")
+        found.append(planned(path, "--keep-cuts", link="1gbit/400ms"))
+    plain, clips = found
+    assert clips["job"]["step_s"] > plain["job"]["step_s"] + 0.3
+    assert plain["interleaved"] is not None
+    assert clips["interleaved"] is None
+
+
+def test_a_job_that_keeps_outputs_is_told_its_later_epochs(tmp_path: Path) -> None:
+    path = make_job(
+        tmp_path, changes={**FULL, "cut": {"bottom": 2, "mode": "features", "cache": True}}
+    )
+    (tmp_path / "speeds.toml").write_text(write_speeds(SPEEDS), encoding="utf-8")
+    found = planned(path)["job"]
+    assert 0 < found["kept_step_s"] < found["step_s"]
+    shown = run(path, "--link", "20mbit/20ms", "--speeds", tmp_path / "speeds.toml")
+    assert "later epochs" in shown.stdout
+
+
 def test_what_is_wanted_is_kept(job: Path) -> None:
     assert planned(job, "--error", 0.1)["plan"]["setting"]["codecs"] == ["int8"] * 4
     small = planned(job, "--error", 0.1, "--step-mb", 0.7)["plan"]

@@ -65,6 +65,26 @@ def test_a_frozen_bottom_gets_no_gradient_and_no_update() -> None:
     assert found.down == 4 * found.chain.output
 
 
+def test_clipping_is_of_jobs_whose_gradients_leave() -> None:
+    far = Link.of(mbit=100, rtt_ms=400)
+    frozen, clipped = (
+        cost(replace(GIVEN, returns=False, clips=clips), speeds=SPEEDS, link=far)
+        for clips in (False, True)
+    )
+    assert clipped.limit_s >= frozen.limit_s + 0.4
+    features = replace(GIVEN, gradients=False, returns=False, clips=True)
+    assert not cost(features, speeds=SPEEDS, link=far).chain.clips
+
+
+def test_a_step_of_kept_outputs_is_the_trusted_partys_own_work() -> None:
+    features = replace(GIVEN, gradients=False, returns=False)
+    assert cost(features, speeds=SPEEDS, link=LINK).kept_s is None
+    kept_s = cost(replace(features, keeps=True), speeds=SPEEDS, link=LINK).kept_s
+    padded = 8 * 50.0
+    layer_s, back_s = 1e-3 + 1e-5 * padded, 2e-3 + 2e-5 * padded
+    assert kept_s == pytest.approx(4 * (3 * layer_s + back_s + 1e-3 + 1e-6 * padded) + 1e-3)
+
+
 FARMED = replace(GIVEN, starts=(3,), inner=("fp16", "int8"), codecs=PLAIN)
 
 
@@ -114,6 +134,7 @@ def test_a_codec_without_figures_is_named() -> None:
     rtt_ms=st.floats(0, 200),
     factor=st.floats(0.1, 10),
     staleness=st.integers(0, 2),
+    clips=st.booleans(),
 )
 def test_no_schedule_beats_the_limit(
     mode: tuple[bool, bool],
@@ -124,6 +145,7 @@ def test_no_schedule_beats_the_limit(
     rtt_ms: float,
     factor: float,
     staleness: int,
+    clips: bool,
 ) -> None:
     layer_s, backward_s = SPEEDS.trusted.layer, SPEEDS.trusted.layer_backward
     peer = SPEEDS.trusted.model_copy(
@@ -140,7 +162,8 @@ def test_no_schedule_beats_the_limit(
         speeds=SPEEDS.model_copy(update={"compute": peer}),
         link=Link.of(mbit=mbit, rtt_ms=rtt_ms),
     )
-    chain = replace(chain, settle_messages=0, staleness=staleness)
+    clips = clips and mode[0] and not staleness
+    chain = replace(chain, settle_messages=0, staleness=staleness, clips=clips)
     for order in ("1f1b", "fill-drain"):
         found = simulate(replace(chain, order=order), steps=4)
         # Without an input gradient the peer is done with a step after the trusted party.

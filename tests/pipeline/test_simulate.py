@@ -175,6 +175,39 @@ def test_every_party_of_a_relayed_chain_is_settled_with_in_turn() -> None:
     assert every == pytest.approx(without + 4 * 2 * 2.0)
 
 
+def test_the_norm_waits_for_the_last_gradient_and_costs_no_more_where_that_comes_anyway() -> None:
+    pipe = Pipe(None, 5.0)
+    frozen = chain(
+        micro_batches=1, up=pipe, down=pipe, input_gradient=None, bottom_backward_s=0, update_s=0.25
+    )
+    alone, clipped = (simulate(replace(frozen, clips=c), steps=1) for c in (False, True))
+    assert alone.ends_s == pytest.approx([1 + 5 + 1 + 5 + 3 + 0.25])
+    # There with the gradient, two seconds of the trunk's backward, and back with the norm.
+    assert clipped.ends_s == pytest.approx([1 + 5 + 1 + 5 + 3 + 5 + 2 + 5 + 0.25])
+    whole = chain(micro_batches=1, up=pipe, down=pipe)
+    first, second = (simulate(replace(whole, clips=c), steps=1).ends_s for c in (False, True))
+    assert first == second
+
+
+def test_a_trunk_updates_once_the_factor_is_there() -> None:
+    late = Pipe(None, 5.0)
+    c = chain(micro_batches=1, stages=(StageCosts(1.0, 2.0, 0.5),), up=late, clips=True)
+    spans = simulate(c, steps=1).spans
+    (own,) = [span for span in spans if span.lane == "compute" and span.what == "update"]
+    # One there, three of the top, one more there, two of the trunk, the norm, and the factor.
+    assert own.begin_s == pytest.approx(1 + 5 + 1 + 3 + 5 + 2 + 2 + 5)
+
+
+@given(c=relayed)
+def test_norms_of_a_relayed_chain_are_added_up_and_no_step_beats_its_limit(c: Chain) -> None:
+    clipped = replace(c, clips=True)
+    found = simulate(clipped, steps=3)
+    end_s = max(span.end_s for span in found.spans)
+    assert end_s / 3 >= limit_s(clipped) * (1 - 1e-9)
+    assert limit_s(clipped) >= limit_s(c)
+    assert len(found.ends_s) == 3
+
+
 def test_a_staleness_of_one_halves_a_step_that_is_all_delay() -> None:
     """One micro-batch there and back twice; with two steps under way each round trip serves both."""
     far = Pipe(None, 50.0)
