@@ -4,6 +4,7 @@ Knows which outputs are kept, so that a group that needs nobody sends nothing.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from splitlearn.engine.coders import Phase
@@ -14,6 +15,8 @@ from splitlearn.engine.outputs import Outputs
 from splitlearn.engine.passage import Passage
 from splitlearn.engine.run import TrustedRun
 from splitlearn.pipeline import ORDERS, Action
+from splitlearn.split.anatomy import layers_of, walked_from
+from splitlearn.split.stage import RemoteStage
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import StepTensor
 
@@ -26,6 +29,8 @@ class Launcher:
     def __init__(self, run: TrustedRun, lines: Sequence[Line], *, folder: Path) -> None:
         """folder: of the run, for the outputs that it keeps, if it keeps any."""
         self._run, self._lines = run, lines
+        stages = [isinstance(layer, RemoteStage) for layer in layers_of(run.local)]
+        self._bottom = stages.index(True)
         self.rows = {"train": 0, "evaluate": 0}
         self._outputs: Outputs | None = None
         if run.offer.detail.repeats:
@@ -54,7 +59,10 @@ class Launcher:
         return self._lines[0].tensors.place(batch, i, of, phase=phase, step=step)
 
     def begin(self, batch: Batch, place: StepTensor, *, recalled: bool = False) -> Passage:
-        """Start a forward and send what it hands out at the first cut, unless its outputs are kept."""
+        """Start a forward and send what it hands out at the first cut, unless its outputs are kept.
+
+        Then the bottom, which stands still wherever outputs are kept, does not run either.
+        """
         training, offer = place.phase == "train", self._run.offer
         inputs = {**batch.inputs, **batch.labels} if training else batch.seen
         passage = Passage(
@@ -67,6 +75,7 @@ class Launcher:
             outputs=self._outputs,
             recalled=recalled,
         )
-        passage.bottom()
+        with walked_from(self._run.local, self._bottom) if recalled else nullcontext():
+            passage.bottom()
         self.rows[place.phase] += 0 if recalled else rows_in(batch, place)
         return passage

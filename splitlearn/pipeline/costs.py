@@ -210,9 +210,8 @@ def _update_s(setting: Setting, speeds: Speeds) -> float:
 
 
 def _kept_s(setting: Setting, speeds: Speeds) -> float:
-    """A step for which nothing is sent. The bottom still runs."""
-    own_s = _bottom_s(setting, speeds) + _top_s(setting, speeds)
-    return setting.micro_batches * own_s + _update_s(setting, speeds)
+    """A step for which nothing is sent, and the bottom does not run."""
+    return setting.micro_batches * _top_s(setting, speeds) + _update_s(setting, speeds)
 
 
 def _stages(

@@ -3,7 +3,8 @@
 Layers, tables of angles and configs are transformers' own classes; none is written anew here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ __all__ = [
     "layers_of",
     "replace_layers",
     "rotary_of",
+    "walked_from",
 ]
 
 
@@ -105,8 +107,28 @@ def replace_layers(model: PreTrainedModel, layers: list[nn.Module]) -> None:
         config.layer_types = [_ATTENTION] * max(len(layers), config.num_hidden_layers)
 
 
+@contextmanager
+def walked_from(model: PreTrainedModel, first: int) -> Iterator[None]:
+    """A forward that begins meanwhile leaves out the layers before `first`, of a list put in by us."""
+    layers = layers_of(model)
+    assert isinstance(layers, _Layers)
+    layers.first = first
+    try:
+        yield
+    finally:
+        layers.first = 0
+
+
 class _Layers(nn.ModuleList):
-    """A list that is walked whole, also by base models that walk the first num_hidden_layers of it."""
+    """A list that is walked whole, also by base models that walk the first num_hidden_layers of it.
+
+    first: where a walk begins, if not at the first layer.
+    """
+
+    first = 0
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return iter(list(super().__iter__())[self.first :])
 
     def __getitem__(self, at: int | slice) -> nn.Module:  # type: ignore[override]
         return self if isinstance(at, slice) else super().__getitem__(at)

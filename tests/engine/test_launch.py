@@ -14,6 +14,7 @@ from splitlearn.engine.launch import Launcher
 from splitlearn.engine.line import Line
 from splitlearn.pipeline import Op
 from splitlearn.roles import Kind
+from splitlearn.split.anatomy import layers_of
 from splitlearn.split.cut import Cut
 from splitlearn.split.freeze import Mode
 from splitlearn.split.stage import remote_stage
@@ -35,10 +36,15 @@ class Tensors:
 
 
 def launcher(
-    folder: Path, tensors: Tensors, *, mode: Mode = "features", repeats: bool = False
+    folder: Path,
+    tensors: Tensors,
+    *,
+    mode: Mode = "features",
+    repeats: bool = False,
+    family: str = "bert",
 ) -> Launcher:
     run = trusted_run(
-        tiny_model("bert"), cut=Cut(1, 3), total=2, mode=mode, train_bottom=False, repeats=repeats
+        tiny_model(family), cut=Cut(1, 3), total=2, mode=mode, train_bottom=False, repeats=repeats
     )
     remote_stage(run.local).exchange = pause_at_cut
     lines = cast(Sequence[Line], [SimpleNamespace(tensors=tensors)])
@@ -60,16 +66,27 @@ def test_a_forward_begins_with_its_activation_and_its_rows_are_counted(
     assert launch.rows == {"train": 0, "evaluate": 0} | {phase: sum(BATCH.lengths)}
 
 
-def test_what_is_kept_whole_is_asked_of_nobody(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["bert", "distilbert", "gpt2", "llama", "marian"])
+def test_what_is_kept_whole_is_asked_of_nobody_and_needs_no_bottom(
+    family: str, tmp_path: Path
+) -> None:
     tensors = Tensors()
-    launch = launcher(tmp_path, tensors, repeats=True)
-    assert not launch.held([BATCH])
+    launch = launcher(tmp_path, tensors, repeats=True, family=family)
+    batch = batch_of(tiny_batch(tiny_model(family), lengths=(9, 4, 6)))
+    assert not launch.held([batch])
     assert launch._outputs is not None
-    launch._outputs.put(BATCH, torch.zeros((3, 9, 32)))
-    assert launch.held([BATCH])
-    launch.begin(BATCH, place("train"), recalled=True)
+    launch._outputs.put(batch, torch.randn((3, 9, 32)))
+    assert launch.held([batch])
+    ran: list[bool] = []
+    layers_of(launch._run.local)[0].register_forward_hook(lambda *_: ran.append(True))
+    loss = launch.begin(batch, place("train"), recalled=True).top()["loss"]
     assert tensors.sent == []
     assert launch.rows["train"] == 0
+    assert not ran, "the bottom's output is of no use to anybody"
+    passage = launch.begin(batch, place("train"))
+    assert ran
+    passage._recalled = True  # what came back, beside a bottom that ran
+    assert torch.equal(passage.top()["loss"], loss)
 
 
 def test_gradients_stand_in_the_order_only_where_they_leave(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_step_of_kept_outputs_is_the_trusted_partys_own_work() -> None:
     kept_s = cost(replace(features, keeps=True), speeds=SPEEDS, link=LINK).kept_s
     padded = 8 * 50.0
     layer_s, back_s = 1e-3 + 1e-5 * padded, 2e-3 + 2e-5 * padded
-    assert kept_s == pytest.approx(4 * (3 * layer_s + back_s + 1e-3 + 1e-6 * padded) + 1e-3)
+    assert kept_s == pytest.approx(4 * (layer_s + back_s + 1e-3 + 1e-6 * padded) + 1e-3)
 
 
 FARMED = replace(GIVEN, starts=(3,), inner=("fp16", "int8"), codecs=PLAIN)
