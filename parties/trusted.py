@@ -150,17 +150,22 @@ def generate(
         float, typer.Option(min=0.01, max=1, help="Draw from those that have this probability.")
     ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Decides what is drawn.")] = 0,
+    beams: Annotated[
+        int, typer.Option(min=1, help="Texts tried side by side, by a decoder above an encoder.")
+    ] = 1,
     threads: Threads = 0,
 ) -> None:
-    """Go on with texts by the trained decoder, with the compute parties' help.
+    """Go on with texts by the trained decoder, or say what belongs to them, with the compute parties' help.
 
     \b
     Example:
         splitlearn trusted generate job.toml --prompt "Once upon a time"
 
     Uses the newest checkpoint that all parties hold. Each party keeps the keys and values of its own
-    layers while a text grows. Both policies have to say generating = true in their rule about
-    activations. Prints each text with what was added, a text a line.
+    layers while a text grows. Of an encoder with a decoder above it (sequence-to-sequence) a text goes
+    through the encoder once, and the decoder says here what follows from it. Both policies have to say
+    generating = true in their rule about activations. Prints each text with what was added, or what was
+    said of it, a text a line.
     """
     from parties.console import interruptible
 
@@ -168,21 +173,23 @@ def generate(
         manifest = _load(job, threads)
         from splitlearn.engine.generation import Sampling
         from splitlearn.engine.prepare import prepare
-        from splitlearn.tasks.prompts import encode_prompts
+        from splitlearn.tasks.models import positions_in
+        from splitlearn.tasks.prompts import encode_prompts, encode_sources
 
-        if not manifest.predicts:
-            raise manifest.fault("model.task", f"is {manifest.model.task}; only a decoder goes on")
+        if not manifest.writes:
+            raise manifest.fault(
+                "model.task", f"is {manifest.model.task}; only a decoder says a text"
+            )
+        if manifest.predicts and beams > 1:
+            raise ManifestError("--beams is for sequence-to-sequence; of a decoder it takes 1")
         texts = [prompt] if prompts is None else [line.rstrip("\n") for line in prompts]
         prepared = _offered(prepare(manifest), to="generate")
         tokenizer = prepared.data.tokenizer
-        ids = encode_prompts(
-            texts,
-            tokenizer=tokenizer,
-            tokens=tokens,
-            limit=prepared.model.config.max_position_embeddings,
-        )
+        encode = encode_prompts if manifest.predicts else encode_sources
+        limit = positions_in(prepared.model)
+        ids = encode(texts, tokenizer=tokenizer, tokens=tokens, limit=limit)
         with under_way(manifest, prepared, "generating", len(ids) * tokens) as work:
-            sampling = Sampling(tokens, temperature, top_p, seed)
+            sampling = Sampling(tokens, temperature, top_p, seed, beams)
             outputs = work.engine.generate(ids, sampling=sampling)
             work.engine.finish()
     for (found_S,) in outputs:

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 
 import torch
@@ -146,7 +147,7 @@ class TrustedEngine:
 
     def generate(self, prompts: Sequence[Tensor], *, sampling: Sampling) -> list[Tensor]:
         """Prompts (B, T), each of texts of equal length, with what the model of the newest checkpoint adds
-        to them. For a run offered to generate.
+        to them, or what a decoder above an encoder says of them. For a run offered to generate.
         """
         outputs: list[Tensor] = []
 
@@ -360,15 +361,18 @@ class TrustedEngine:
                     line.settle_if_due()
 
     def _go_on(self, prompts: Sequence[Tensor], *, sampling: Sampling) -> Iterator[Tensor]:
-        for ids_BT in prompts:
+        for number, ids_BT in enumerate(prompts):
             yield go_on(
                 self.run.local,
                 self._lines,
                 ids_BT,
                 step=self._next_step,
                 sampling=sampling,
-                told=lambda done: self._observe(Evaluated(done)),
+                told=partial(self._added, number * sampling.tokens),
             )
+
+    def _added(self, before: int, done: int) -> None:
+        self._observe(Evaluated(before + done))
 
     def _save(self, step: int) -> None:
         extra: dict[str, object] = {"losses": self.losses}

@@ -21,6 +21,7 @@ from splitlearn.errors import ManifestError, RefusedError
 from splitlearn.manifest import load_job
 from splitlearn.tasks import Scorer
 from tests.jobs import CAUSAL, PAIRS, Changes, gpuhost, make_clinic
+from tests.tiny import WRITERS
 
 EXACT: Changes = {
     "codec": dict.fromkeys(("activation", "output", "gradient", "input_gradient"), "identity"),
@@ -85,11 +86,13 @@ def gone_on_with(model_folder: Path, prompt: str) -> str:
     return str(tokenizer.decode(found[0], skip_special_tokens=True))
 
 
-@pytest.mark.parametrize(("family", "join"), [("gpt2", False), ("llama", True), ("bart", False)])
+@pytest.mark.parametrize(
+    ("family", "join"), [("gpt2", False), ("llama", True), ("bart", False), ("t5", False)]
+)
 def test_a_decoder_is_trained_split_as_unsplit_and_what_is_exported_has_its_perplexity(
     tmp_path: Path, family: str, join: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    task = PAIRS if family == "bart" else CAUSAL
+    task = PAIRS if family in WRITERS else CAUSAL
     changes: Changes = {
         **task,
         "cut": {"train_bottom": True, "top": 3},
@@ -98,17 +101,14 @@ def test_a_decoder_is_trained_split_as_unsplit_and_what_is_exported_has_its_perp
         "policy": {"file": "research.toml"},
     }
     job = make_clinic(tmp_path, changes, family=family)
-    with gpuhost(tmp_path, job, runs=2 if family == "bart" else 3):
+    with gpuhost(tmp_path, job, runs=3):
         trusted.train(job, threads=1)
         trusted.export(job, to=tmp_path / "model", threads=1)
         capsys.readouterr()
-        if family == "bart":
-            with pytest.raises(ManifestError, match="only a decoder goes on"):
-                trusted.generate(job, prompt="the old film", threads=1)
-        else:
-            trusted.generate(job, prompt="the old film", tokens=6, threads=1)
-            told = capsys.readouterr().out.strip()
-            assert told == gone_on_with(tmp_path / "model", "the old film")
+        trusted.generate(job, prompt="the old film", tokens=6, threads=1)
+        told = capsys.readouterr().out.strip()
+        assert told == gone_on_with(tmp_path / "model", "the old film")
+        assert told
     metrics, manifest = metrics_of(job), load_job(job)
     data, model = unsplit(manifest)
     optimiser, schedule = specs(manifest, steps=data.steps.total)
@@ -129,6 +129,17 @@ def test_a_decoder_is_trained_split_as_unsplit_and_what_is_exported_has_its_perp
         for outputs in evaluate_plain(whole, batches=data.evaluation, observe=lambda _: None):
             scorer.add(outputs)
         assert scorer.result() == metrics.scores
+
+
+def test_what_no_model_can_be_asked_for_is_said_before_anybody_is_dialled(tmp_path: Path) -> None:
+    job = make_clinic(tmp_path)
+    with pytest.raises(
+        ManifestError, match=r"model\.task is sequence-classification; only a decoder"
+    ):
+        trusted.generate(job, prompt="the old film", threads=1)
+    job = make_clinic(tmp_path / "gpt2", CAUSAL, family="gpt2")
+    with pytest.raises(ManifestError, match="--beams is for sequence-to-sequence"):
+        trusted.generate(job, prompt="the old film", beams=2, threads=1)
 
 
 def test_features_without_held_out_data_trains_and_exports_a_plain_folder(tmp_path: Path) -> None:
