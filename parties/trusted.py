@@ -16,6 +16,7 @@ from splitlearn.errors import AuditError, ManifestError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from splitlearn.engine.generation import Sampling
     from splitlearn.engine.prepare import Prepared
     from splitlearn.engine.trusted import TrustedEngine
     from splitlearn.manifest import Job
@@ -105,20 +106,30 @@ def train(
 
 
 @app.command()
-def evaluate(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
+def evaluate(
+    job: JobFile = Path("job.toml"),
+    bleu: Annotated[
+        bool, typer.Option("--bleu", help="Of sequence-to-sequence: score what is said, too.")
+    ] = False,
+    beams: Annotated[int, typer.Option(min=1, help="Texts tried side by side for --bleu.")] = 1,
+    threads: Threads = 0,
+) -> None:
     """Score the trained model on the job's held-out data, with the compute party's help.
 
     \b
     Example:
         splitlearn trusted evaluate job.toml
 
-    Uses the newest checkpoint that both parties hold. Prints JSON.
+    Uses the newest checkpoint that both parties hold. Prints JSON. With --bleu the decoder of a
+    sequence-to-sequence model also says a target for each text, of up to data.max_length tokens, and
+    sacrebleu compares them; nothing more is sent for that.
     """
     from parties.console import interruptible
 
     with interruptible("nothing was changed"):
         manifest = _load(job, threads)
         from splitlearn.engine.checkpoints import Checkpoints
+        from splitlearn.engine.generation import Sampling
         from splitlearn.engine.prepare import prepare
 
         if manifest.data.evaluate is None:
@@ -127,10 +138,19 @@ def evaluate(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
             raise ManifestError(
                 f"{manifest.run.folder} holds no checkpoint; run splitlearn trusted train {job} first"
             )
+        if bleu:
+            if manifest.predicts or not manifest.writes:
+                raise manifest.fault(
+                    "model.task", f"is {manifest.model.task}; --bleu is for sequence-to-sequence"
+                )
+            from splitlearn.translation.bleu import check_bleu
+
+            check_bleu()
         prepared = _offered(prepare(manifest), to="evaluate")
         total = len(prepared.data.evaluation)
         with under_way(manifest, prepared, "evaluating", total) as work:
-            scores = _scores(prepared, work.engine)
+            said = Sampling(manifest.data.max_length, beams=beams) if bleu else None
+            scores = _scores(prepared, work.engine, saying=said)
             work.engine.finish()
     typer.echo(json.dumps(scores, indent=2))
 
@@ -262,14 +282,27 @@ def _load(job: Path, threads: int) -> "Job":
     return manifest
 
 
-def _scores(prepared: "Prepared", engine: "TrustedEngine") -> dict[str, float]:
+def _scores(
+    prepared: "Prepared", engine: "TrustedEngine", *, saying: "Sampling | None" = None
+) -> dict[str, float]:
     from splitlearn.tasks import Scorer
+    from splitlearn.tasks.rows import PairRow
 
     assert prepared.data.held_out is not None
     scorer = Scorer(prepared.data.held_out)
-    for outputs in engine.evaluate(prepared.data.evaluation):
+    written: list[str] = []
+    for outputs in engine.evaluate(prepared.data.evaluation, saying=saying):
         scorer.add(outputs)
-    return scorer.result()
+        if saying is not None:
+            tokenizer = prepared.data.tokenizer
+            written += tokenizer.batch_decode(outputs["said"], skip_special_tokens=True)
+    scores = scorer.result()
+    if saying is not None:
+        from splitlearn.translation.bleu import bleu_of
+
+        references = [row.target for row in prepared.data.held_out.rows if isinstance(row, PairRow)]
+        scores["bleu"] = bleu_of(written, references=references, cased=True).score
+    return scores
 
 
 def _offered(prepared: "Prepared", *, to: Literal["evaluate", "generate"]) -> "Prepared":

@@ -19,6 +19,8 @@ import torch
 from greenlet import greenlet
 from torch import Tensor, nn
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils.generic import ModelOutput
 
 from splitlearn.engine.line import Line
 from splitlearn.engine.seeds import Draws
@@ -27,7 +29,7 @@ from splitlearn.roles import Kind
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import StepTensor
 
-__all__ = ["Sampling", "go_on"]
+__all__ = ["Sampling", "go_on", "say"]
 
 
 @dataclass(frozen=True)
@@ -100,11 +102,11 @@ def go_on(
     """
     draws = Draws(sampling.seed)
     texts, had = ids_BT.shape
-    own, local.generation_config = local.generation_config, sampling.config(local)
+    begun = 1 if local.config.is_encoder_decoder else had
     generate: Callable[..., Tensor] = GenerationMixin.generate
     inputs = {"input_ids": ids_BT, "attention_mask": torch.ones_like(ids_BT)}
     work = greenlet(lambda: generate(local, **inputs))
-    with torch.no_grad(), _embedded(local) as embedded:
+    with torch.no_grad(), _chosen(local, sampling), _embedded(local) as embedded:
         try:
             with draws.drawing():
                 left = work.switch()
@@ -129,17 +131,39 @@ def go_on(
                     entered = line.tensors.receive(Kind.OUTPUT, batch, place)
                     with draws.drawing():
                         left = work.switch(entered)
-                told(tokens - had + 1)
+                told(left.shape[1] - begun if work.dead else tokens - had + 1)
                 for line in lines:
                     line.settle_if_due()
         finally:
-            local.generation_config = own
             if (
                 not work.dead
             ):  # in here, or whether gradients are kept would be left as it stands there
                 work.throw()
     result: Tensor = left
     return result
+
+
+def say(local: PreTrainedModel, output: ModelOutput, batch: Batch, *, sampling: Sampling) -> Tensor:
+    """What a decoder above an encoder says of a batch whose `output` is there, (B, U), its first token too.
+
+    Rows that end early are padded on the right. Nothing is sent: the encoder's last hidden states came
+    with the output.
+    """
+    generate: Callable[..., Tensor] = GenerationMixin.generate
+    rows = BaseModelOutput(last_hidden_state=output["encoder_last_hidden_state"])
+    mask_BT = batch.inputs["attention_mask"]
+    with torch.no_grad(), _chosen(local, sampling), Draws(sampling.seed).drawing():
+        return generate(local, encoder_outputs=rows, attention_mask=mask_BT)
+
+
+@contextmanager
+def _chosen(local: PreTrainedModel, sampling: Sampling) -> Iterator[None]:
+    """In place of the model's own settings, which the library would add to ours."""
+    own, local.generation_config = local.generation_config, sampling.config(local)
+    try:
+        yield
+    finally:
+        local.generation_config = own
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from splitlearn.engine.events import (
     Watched,
 )
 from splitlearn.engine.flight import pause_at_cut
-from splitlearn.engine.generation import Sampling, go_on
+from splitlearn.engine.generation import Sampling, go_on, say
 from splitlearn.engine.kept import Kept
 from splitlearn.engine.launch import Launcher
 from splitlearn.engine.line import Line, Peer
@@ -133,14 +133,19 @@ class TrustedEngine:
         self._watch = watch
         self._surviving_restarts(lambda: self._train(steps))
 
-    def evaluate(self, batches: Sequence[Batch]) -> list[dict[str, Tensor]]:
-        """What `told` keeps of the output for each batch, with the weights of the newest checkpoint."""
+    def evaluate(
+        self, batches: Sequence[Batch], *, saying: Sampling | None = None
+    ) -> list[dict[str, Tensor]]:
+        """What `told` keeps of the output for each batch, with the weights of the newest checkpoint.
+
+        saying: have a decoder above an encoder also say a text for each row, "said"; nothing more is sent.
+        """
         outputs: list[dict[str, Tensor]] = []
 
         def work() -> None:
             outputs.clear()
             self._begin()
-            outputs.extend(self._evaluate(batches))
+            outputs.extend(self._evaluate(batches, saying=saying))
 
         self._surviving_restarts(work)
         return outputs
@@ -335,7 +340,9 @@ class TrustedEngine:
         logits, labels = output["logits"], batch.labels["labels"]
         self.run.noise.backward(loss, logits=logits, labels=labels, items=items)
 
-    def _evaluate(self, batches: Sequence[Batch]) -> Iterator[dict[str, Tensor]]:
+    def _evaluate(
+        self, batches: Sequence[Batch], *, saying: Sampling | None = None
+    ) -> Iterator[dict[str, Tensor]]:
         set_training(self.run.local, training=False)
         step = self._next_step
         remaining = iter(batches)
@@ -356,7 +363,10 @@ class TrustedEngine:
                         output = under_way.pop(i).top()
                         done += 1
                         self._observe(Evaluated(done))
-                        yield told(output, group[i])
+                        kept = told(output, group[i])
+                        if saying is not None:
+                            kept["said"] = say(self.run.local, output, group[i], sampling=saying)
+                        yield kept
                 for line in self._lines:
                     line.settle_if_due()
 

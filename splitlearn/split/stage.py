@@ -22,7 +22,7 @@ from transformers.masking_utils import (
     create_sliding_window_causal_mask,
 )
 
-from splitlearn.errors import ManifestError
+from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.anatomy import (
     family_of,
     hidden_of,
@@ -51,6 +51,10 @@ __all__ = [
     "split_chain",
     "uncuttable",
 ]
+
+
+# 64 texts of 1,024 tokens over 64 heads, 16 GiB: a bias makes masks as large as the scores of attention.
+MAX_SCORES = 2**32
 
 
 class RemoteStage(nn.Module):
@@ -126,14 +130,24 @@ class Trunk(nn.Module):
         mask = create_bidirectional_mask(
             config=self.config, inputs_embeds=h_BTD, attention_mask=mask_of(lengths, width=width)
         )
-        given = (mask,) if self.table is None else (mask, self._bias(width))
+        given = (mask,) if self.table is None else (mask, self._bias(h_BTD))
         for module in self.in_order():
             h_BTD = hidden_of(module(h_BTD, *given))
         return h_BTD
 
-    def _bias(self, width: int) -> Tensor:
-        """What the first layer adds to the scores of attention and hands on to all others."""
+    def _bias(self, h_BTD: Tensor) -> Tensor:
+        """What the first layer adds to the scores of attention and hands on to all others, (1, H, T, T).
+
+        WireError where it would be too large with a batch's mask in it, as attention takes it.
+        """
         assert self.table is not None
+        texts, width = h_BTD.shape[:2]
+        scores = texts * self.config.num_attention_heads * width**2
+        if scores > MAX_SCORES:
+            raise WireError(
+                f"the peer sent {texts} texts padded to {width} tokens, which have {scores} pairs of tokens "
+                f"over all heads, more than {MAX_SCORES}; use smaller batches"
+            )
         return cast(Callable[[int, int], Tensor], self.table.compute_bias)(width, width)
 
     def _forward_causal(self, h_BTD: Tensor, *, lengths: Sequence[int]) -> Tensor:

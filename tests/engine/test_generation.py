@@ -343,6 +343,7 @@ def test_an_encoder_below_a_decoder_is_sent_whole_texts_and_keeps_nothing_of_the
 ) -> None:
     run = run_of(tiny_model("t5"))
     desk = desk_at(tmp_path)
+    desk.engine._overlap = False  # it answers before it hears the next one
     keep(desk.place.received, run.groups["layers"], name=run.offer.layers)
     desk.agree(offered(run, "generate").offer)
     whole = StepTensor(0, 0, 1, "generate", 3, False, (3, 3), 0)
@@ -379,3 +380,27 @@ def test_of_a_decoder_above_an_encoder_they_say_where_it_begins_and_what_it_may_
 def test_beams_are_refused_where_peers_keep_what_they_have_of_a_text() -> None:
     with pytest.raises(ManifestError, match="3 beams cannot be tried over a llama model"):
         Sampling(tokens=7, beams=3).config(tiny_model("llama"))
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_texts_said_while_scoring_are_the_unsplit_models_and_cost_no_message(
+    tmp_path: Path, beams: int
+) -> None:
+    """Several texts side by side, padded on the right; T5's padding is past its table's last bucket."""
+    model = tiny_model("t5")
+    whole, saying = copy.deepcopy(model).eval(), Sampling(tokens=7, beams=beams)
+    run = trusted_run(model, cut=Cut(1, 3), total=1)
+    rows = [batch_of(tiny_batch(whole, seed=seed)) for seed in (3, 4)]
+    parties = trusted_party(tmp_path), compute_party(tmp_path)
+    ours, theirs = pair()
+    ComputeThread(parties[1], theirs)
+    engine = trusted_engine(run, parties[0], ours)
+    found = engine.evaluate(rows, saying=saying)
+    sent = engine.sent[Kind.ACTIVATION]
+    alone = engine.evaluate(rows)
+    assert engine.sent[Kind.ACTIVATION] == 2 * sent
+    for batch, one, other in zip(rows, found, alone, strict=True):
+        said = whole.generate(**batch.inputs, generation_config=saying.config(whole))
+        assert torch.equal(one.pop("said"), said)
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in other)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from splitlearn.errors import ManifestError
+from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.anatomy import base_of, layers_of
 from splitlearn.split.bottleneck import Down, SftReceiver, SftSender, Up, fit_pca
 from splitlearn.split.cut import Bottleneck, Cut
@@ -210,6 +210,14 @@ def test_a_copied_stage_forgets_its_exchange() -> None:
     with pytest.raises(AssertionError, match="before the engine set its exchange"):
         copied(torch.zeros(1, 1, 32))
     assert remote_stage(local)(torch.zeros(1, 1, 32)).shape == (1, 1, 32)
+
+
+def test_a_bias_larger_than_a_machine_is_the_peers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, trunk = split(factored("t5", Cut(1, 3)), cut=Cut(1, 3))
+    monkeypatch.setattr("splitlearn.split.stage.MAX_SCORES", 2 * 4 * 5**2)
+    assert trunk(torch.zeros(2, 5, 32), lengths=(5, 3)).shape == (2, 5, 32)
+    with pytest.raises(WireError, match="3 texts padded to 5 tokens, which have 300 pairs"):
+        trunk(torch.zeros(3, 5, 32), lengths=(5, 3, 1))
 
 
 def test_a_copied_stage_hands_on_what_it_was_handed() -> None:
