@@ -131,7 +131,7 @@ def go_on(
                     entered = line.tensors.receive(Kind.OUTPUT, batch, place)
                     with draws.drawing():
                         left = work.switch(entered)
-                told(left.shape[1] - begun if work.dead else tokens - had + 1)
+                told(tokens - had + 1)
                 for line in lines:
                     line.settle_if_due()
         finally:
@@ -140,6 +140,7 @@ def go_on(
             ):  # in here, or whether gradients are kept would be left as it stands there
                 work.throw()
     result: Tensor = left
+    told(result.shape[1] - begun)  # a decoder at home has said all of it by now
     return result
 
 
