@@ -132,6 +132,8 @@ def test_a_decoder_is_trained_split_as_unsplit_and_what_is_exported_has_its_perp
             scored = json.loads(capsys.readouterr().out)
             assert scored.pop("bleu") == bleu_alone(tmp_path / "model", job) > 0
             assert scored == metrics_of(job).scores
+    report = audit.verify(job.parent / "run" / "audit", judge_of=judge_of)
+    assert report.ok, report.findings
     metrics, manifest = metrics_of(job), load_job(job)
     data, model = unsplit(manifest)
     optimiser, schedule = specs(manifest, steps=data.steps.total)
