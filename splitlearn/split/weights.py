@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.blueprint import build_trunk
-from splitlearn.split.families import FAMILIES
+from splitlearn.split.families import TRUNKS
 from splitlearn.split.stage import Trunk
 from splitlearn.wire.messages import CutSpec, TrunkModel
 
@@ -102,7 +102,7 @@ def load_layers_from_folder(folder: Path, *, model: TrunkModel, cut: CutSpec) ->
     trunk = build_trunk(model, cut=cut)
     expected = trunk_state(trunk, group="layers")
     stored = _stored_names(folder)
-    path = FAMILIES[model.model_type].layers
+    path = TRUNKS[model.model_type].layers
     found: dict[str, Tensor] = {}
     wanted: dict[Path, list[tuple[str, str]]] = {}
     for name in expected:

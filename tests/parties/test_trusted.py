@@ -85,14 +85,27 @@ def gone_on_with(model_folder: Path, prompt: str) -> str:
     return str(tokenizer.decode(found[0], skip_special_tokens=True))
 
 
-@pytest.mark.parametrize(("family", "join"), [("gpt2", False), ("llama", True), ("bart", False)])
+@pytest.mark.parametrize(
+    ("family", "join", "cut"),
+    [
+        ("gpt2", False, {"top": 3}),
+        ("llama", True, {"top": 3}),
+        ("bart", False, {"top": 3}),
+        ("bart", False, {"top": 2, "stack": "decoder"}),
+    ],
+    ids=["gpt2", "llama", "bart", "bart in its decoder"],
+)
 def test_a_decoder_is_trained_split_as_unsplit_and_what_is_exported_has_its_perplexity(
-    tmp_path: Path, family: str, join: bool, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    family: str,
+    join: bool,
+    cut: dict[str, object],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     task = PAIRS if family == "bart" else CAUSAL
     changes: Changes = {
         **task,
-        "cut": {"train_bottom": True, "top": 3},
+        "cut": {"train_bottom": True, **cut},
         "codec": EXACT["codec"],
         "data": {**task["data"], "join": join},
         "policy": {"file": "research.toml"},
