@@ -143,6 +143,7 @@ def evaluate(
                 raise manifest.fault(
                     "model.task", f"is {manifest.model.task}; --bleu is for sequence-to-sequence"
                 )
+            _check_home(manifest)
             from splitlearn.translation.bleu import check_bleu
 
             check_bleu()
@@ -200,6 +201,7 @@ def generate(
             raise manifest.fault(
                 "model.task", f"is {manifest.model.task}; only a decoder says a text"
             )
+        _check_home(manifest)
         if manifest.predicts and beams > 1:
             raise ManifestError("--beams is for sequence-to-sequence; of a decoder it takes 1")
         texts = [prompt] if prompts is None else [line.rstrip("\n") for line in prompts]
@@ -280,6 +282,14 @@ def _load(job: Path, threads: int) -> "Job":
 
     use_threads(threads)
     return manifest
+
+
+def _check_home(manifest: "Job") -> None:
+    if manifest.cut.stack != "encoder":
+        raise manifest.fault(
+            "cut.stack",
+            f"is {manifest.cut.stack}; texts are said by a decoder that is whole at home",
+        )
 
 
 def _scores(

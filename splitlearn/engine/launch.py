@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from splitlearn.engine.coders import Phase
-from splitlearn.engine.exchange import rows_in
 from splitlearn.engine.flight import Flight
 from splitlearn.engine.line import Line
 from splitlearn.engine.outputs import Outputs
@@ -68,5 +67,5 @@ class Launcher:
             recalled=recalled,
         )
         passage.bottom()
-        self.rows[place.phase] += 0 if recalled else rows_in(batch, place)
+        self.rows[place.phase] += 0 if recalled else self._lines[0].tensors.rows(batch, place)
         return passage

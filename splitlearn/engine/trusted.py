@@ -33,7 +33,7 @@ from splitlearn.engine.events import (
     StepDone,
     Watched,
 )
-from splitlearn.engine.flight import pause_at_cut
+from splitlearn.engine.flight import keep_memory, pause_at_cut
 from splitlearn.engine.generation import Sampling, go_on, say
 from splitlearn.engine.kept import Kept
 from splitlearn.engine.launch import Launcher
@@ -46,6 +46,7 @@ from splitlearn.engine.tied import Tied
 from splitlearn.engine.watching import Watch
 from splitlearn.pipeline import Op
 from splitlearn.roles import Kind
+from splitlearn.split.crossing import Handover
 from splitlearn.split.freeze import set_training
 from splitlearn.split.stage import RemoteStage
 from splitlearn.tasks.batches import Batch
@@ -77,6 +78,8 @@ class TrustedEngine:
         for module in run.local.modules():
             if isinstance(module, RemoteStage):
                 module.exchange = pause_at_cut
+            elif isinstance(module, Handover):
+                module.exchange = keep_memory
         self._tied = Tied(run.local)
         self.losses: list[float] = []
         # Wall seconds of each step that this process did, those done again after a restart included.
@@ -91,6 +94,7 @@ class TrustedEngine:
                 overlap=run.overlap,
                 kept=Kept(checkpoints.folder.parent, limit_bytes=run.cache_bytes),
                 linking=run.linking,
+                start=getattr(run.local.config, "decoder_start_token_id", None),
             )
             for hop, peer in zip(run.hops, peers, strict=True)
         ]

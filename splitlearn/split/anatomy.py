@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from splitlearn.errors import ManifestError
-from splitlearn.split.families import ACTIVATIONS, FAMILIES, Family
+from splitlearn.split.families import ACTIVATIONS, TRUNKS, Family, trunk_name
 
 __all__ = [
     "base_of",
+    "cut_stack",
+    "depth_of",
     "empty_config",
     "empty_layer",
     "family_of",
@@ -25,18 +27,27 @@ __all__ = [
     "layers_of",
     "replace_layers",
     "rotary_of",
+    "stack_of",
     "table_of",
+    "trunk_of",
 ]
 
 
 def family_of(model: PreTrainedModel) -> Family:
     """The model's row. ManifestError if it has none, or if its config asks for what no row does."""
     config = model.config
-    family = FAMILIES.get(config.model_type)
+    stack = stack_of(config)
+    family = TRUNKS.get(trunk_of(config))
     if family is None:
+        known = {
+            row.model_type
+            for name, row in TRUNKS.items()
+            if trunk_name(row.model_type, stack=stack) == name
+        }
+        where = "" if stack == "encoder" else f" in its {stack}"
         raise ManifestError(
-            f"a model of type {config.model_type!r} cannot be cut; "
-            f"choose one of {', '.join(sorted(FAMILIES))}"
+            f"a model of type {config.model_type!r} cannot be cut{where}; "
+            f"choose one of {', '.join(sorted(known))}"
         )
     for switch, plain in (_PLAIN | dict(family.plain)).items():
         if getattr(config, switch, plain) != plain:
@@ -47,6 +58,26 @@ def family_of(model: PreTrainedModel) -> Family:
     if family.rotary is not None:
         _check_plain_rotary(config)
     return family
+
+
+def stack_of(config: PretrainedConfig) -> str:
+    """Which stack of layers is cut, where a model has an encoder and a decoder: `cut_stack` set it."""
+    return str(getattr(config, "cut_stack", "encoder"))
+
+
+def trunk_of(config: PretrainedConfig) -> str:
+    """The name of the config's row."""
+    return trunk_name(config.model_type, stack=stack_of(config))
+
+
+def cut_stack(model: PreTrainedModel, stack: str) -> None:
+    """Cut the model in that stack from now on: "encoder", as without a word, or "decoder"."""
+    model.config.cut_stack = stack
+
+
+def depth_of(model: PreTrainedModel) -> int:
+    """Layers of the whole model, of the stack that is cut."""
+    return int(getattr(model.config, family_of(model).fields["layers"]))
 
 
 def _check_plain_rotary(config: PretrainedConfig) -> None:
@@ -157,6 +188,8 @@ def empty_config(
         values[family.fields["window"]] = fields["window"] or None
     config = cast(PretrainedConfig, _class(family, "configuration", family.config)(**values))
     setattr(config, family.fields["attention"], fields["attention"])
+    if family.memory:
+        config.cut_stack = "decoder"
     return config
 
 

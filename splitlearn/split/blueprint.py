@@ -11,9 +11,16 @@ import torch
 from transformers import PreTrainedModel
 
 from splitlearn.errors import ManifestError, WireError
-from splitlearn.split.anatomy import empty_config, empty_layer, family_of, fields_of, table_of
+from splitlearn.split.anatomy import (
+    empty_config,
+    empty_layer,
+    family_of,
+    fields_of,
+    table_of,
+    trunk_of,
+)
 from splitlearn.split.cut import Cut, cut_of, fault
-from splitlearn.split.families import ACTIVATIONS, ATTENTIONS, FAMILIES, Family
+from splitlearn.split.families import ACTIVATIONS, ATTENTIONS, TRUNKS, Family
 from splitlearn.split.stage import Trunk, lay_out, uncuttable
 from splitlearn.wire.messages import CutSpec, TrunkModel
 
@@ -43,7 +50,7 @@ def trunk_model(model: PreTrainedModel) -> TrunkModel:
     found = _fault(family, fields)
     if found is not None:
         raise ManifestError(f"this {family.model_type} model cannot be split: {found}")
-    return TrunkModel(model_type=family.model_type, fields=fields)
+    return TrunkModel(model_type=trunk_of(model.config), fields=fields)
 
 
 def build_trunk(model: TrunkModel, *, cut: CutSpec) -> Trunk:
@@ -52,22 +59,22 @@ def build_trunk(model: TrunkModel, *, cut: CutSpec) -> Trunk:
     `weights.load_weights` fills it. WireError if the blueprint names no family of ours, or a number
     in it is missing, unknown, ill-typed or out of bounds.
     """
-    family = FAMILIES.get(model.model_type)
+    family = TRUNKS.get(model.model_type)
     if family is None:
         raise WireError(
             f"the peer offers a model of type {model.model_type!r}; this version knows "
-            f"{', '.join(sorted(FAMILIES))}"
+            f"{', '.join(sorted(TRUNKS))}"
         )
     place = cut_of(cut)
     found = (
         _fault(family, model.fields)
-        or _misplaced(place, fields=model.fields)
+        or _misplaced(place, fields=model.fields, attentions=2 if family.memory else 1)
         or uncuttable(place, family=family)
     )
     if found is not None:
-        raise WireError(f"the peer offers a {family.model_type} trunk that cannot be: {found}")
+        raise WireError(f"the peer offers a {model.model_type} trunk that cannot be: {found}")
     config = empty_config(family, model.fields)
-    layers = range(config.num_hidden_layers)
+    layers = range(int(model.fields["layers"]))
     needed = {place.first - 1, place.last - 1, *place.whole}
     with torch.device("meta"):
         blocks = [
@@ -170,12 +177,18 @@ def _field_fault(name: str, value: object) -> str | None:
     return None
 
 
-def _misplaced(place: Cut, *, fields: Mapping[str, bool | int | float | str]) -> str | None:
+def _misplaced(
+    place: Cut, *, fields: Mapping[str, bool | int | float | str], attentions: int
+) -> str | None:
     layers, width, inner = int(fields["layers"]), int(fields["width"]), int(fields["inner"])
     # Queries, keys, values and what follows them; a second matrix into the inner width where one gates.
     across = int(fields["heads"]) * int(fields["head-width"]) if "head-width" in fields else width
     inward = 3 if fields.get("gated", "head-width" in fields) else 2
-    size = 4 * (place.last - place.first + 2) * (4 * width * across + inward * width * inner)
+    size = (
+        4
+        * (place.last - place.first + 2)
+        * (4 * attentions * width * across + inward * width * inner)
+    )
     if size > MAX_TRUNK_BYTES:
         return f"its weights would take {size} bytes, more than {MAX_TRUNK_BYTES}"
     return fault(place, layers=layers, width=width)

@@ -24,17 +24,20 @@ from transformers.masking_utils import (
 
 from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.anatomy import (
+    depth_of,
     family_of,
     hidden_of,
     layers_of,
     replace_layers,
     rotary_of,
     table_of,
+    trunk_of,
 )
 from splitlearn.split.bottleneck import PcaBasis, pca_pair, sft_pair
 from splitlearn.split.cache import TrunkCache
+from splitlearn.split.crossing import Beside, hand_over, run_crossed
 from splitlearn.split.cut import Bottleneck, Cut, fault
-from splitlearn.split.families import FAMILIES, Family, Halves
+from splitlearn.split.families import TRUNKS, Family, Halves
 from splitlearn.split.memory import own_memory
 from splitlearn.split.rows import mask_of, positions_of
 
@@ -96,9 +99,10 @@ class Trunk(nn.Module):
         self.receive = receive
         self.layers = nn.ModuleDict({str(index): layer for index, layer in layers.items()})
         self.send = send
-        self._causal = FAMILIES[config.model_type].causal
+        family = TRUNKS[trunk_of(config)]
+        self._causal, self._crossed = family.causal, bool(family.memory)
         # Not among the modules: it has no weights, and nothing of it is kept or sent.
-        self._rotary = [rotary_of(FAMILIES[config.model_type], config)]
+        self._rotary = [rotary_of(family, config)]
 
     @property
     def joined(self) -> bool:
@@ -107,21 +111,38 @@ class Trunk(nn.Module):
 
     @property
     def writes(self) -> bool:
-        """Whether its model can be asked for a text: it is a decoder, or has one above."""
-        return self._causal or bool(FAMILIES[self.config.model_type].walker)
+        """Whether its model can be asked for a text: it is a decoder, or has one above, whole."""
+        family = TRUNKS[trunk_of(self.config)]
+        return family.causal or bool(family.walker and not family.memory)
 
     @property
     def causal(self) -> bool:
         """Whether a token sees those before it only, so that a text can be gone on with."""
         return self._causal
 
+    @property
+    def crossed(self) -> bool:
+        """Whether layers attend to a memory, too, which is a decoder's that has an encoder."""
+        return self._crossed
+
     def forward(
-        self, h_BTD: Tensor, *, lengths: Sequence[int], cache: TrunkCache | None = None
+        self,
+        h_BTD: Tensor,
+        *,
+        lengths: Sequence[int],
+        cache: TrunkCache | None = None,
+        beside: Beside | None = None,
     ) -> Tensor:
         """(B, T, entrance) to (B, T, exit); `lengths` are the real tokens of each example.
 
         cache: of a causal trunk, what it has of these texts already; h_BTD is of the tokens after.
+        beside: of a crossed trunk, its memory.
         """
+        assert (beside is not None) is self._crossed, (
+            "a memory for a decoder's trunk, and for no other"
+        )
+        if beside is not None:
+            return run_crossed(self.in_order(), self.config, h_BTD, beside=beside)
         if cache is not None:
             return self._go_on(h_BTD, cache=cache)
         if self._causal:
@@ -229,7 +250,7 @@ def factor(model: PreTrainedModel, *, cut: Cut, bases: Mapping[str, PcaBasis]) -
     fit or a basis is missing.
     """
     config, family = model.config, family_of(model)
-    found = fault(cut, layers=config.num_hidden_layers, width=config.hidden_size) or uncuttable(
+    found = fault(cut, layers=depth_of(model), width=config.hidden_size) or uncuttable(
         cut, family=family
     )
     if found is not None:
@@ -249,6 +270,8 @@ def factor(model: PreTrainedModel, *, cut: Cut, bases: Mapping[str, PcaBasis]) -
 
 def uncuttable(cut: Cut, *, family: Family) -> str | None:
     """What a family has no parts for, if the cut asks for it."""
+    if family.memory and cut.narrow:
+        return "what a decoder's layers are sent has rows of a memory, which no cut narrows; choose 'none'"
     if family.halves is None and "sft" in (cut.lower.method, cut.upper.method):
         return (
             f"a cut of method 'sft' runs through a block, and {family.model_type} has no blocks for it; "
@@ -298,7 +321,7 @@ def slots_of(model: PreTrainedModel, *, cut: Cut) -> Slots:
     """The slots of a whole factored model, or of a local one (whose trunk is remote stages only)."""
     layers = list(layers_of(model))
     begin = cut.first - (cut.lower.method == "sft") + (cut.lower.method != "none")
-    top = model.config.num_hidden_layers - cut.last + (cut.upper.method != "none")
+    top = depth_of(model) - cut.last + (cut.upper.method != "none")
     bottom, trunk, rest = (
         layers[:begin],
         layers[begin : len(layers) - top],
@@ -330,6 +353,7 @@ def split_chain(
     slots, family = slots_of(model, cut=cut), family_of(model)
     parts = cut.parts(starts)
     replace_layers(model, [*slots.bottom, *(RemoteStage() for _ in parts), *slots.top])
+    hand_over(model)
     trunks = [
         Trunk(
             model.config,

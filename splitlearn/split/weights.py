@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.blueprint import build_trunk
-from splitlearn.split.families import FAMILIES, Family
+from splitlearn.split.families import TRUNKS, Family
 from splitlearn.split.stage import Trunk
 from splitlearn.wire.messages import CutSpec, TrunkModel
 
@@ -118,7 +118,7 @@ def load_layers_from_folder(folder: Path, *, model: TrunkModel, cut: CutSpec) ->
     found: dict[str, Tensor] = {}
     wanted: dict[Path, list[tuple[str, str]]] = {}
     for name in expected:
-        tail = _in_folder(name, family=FAMILIES[model.model_type])
+        tail = _in_folder(name, family=TRUNKS[model.model_type])
         key = _match(stored, tail)
         if key is None:
             raise ManifestError(

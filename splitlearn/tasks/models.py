@@ -89,6 +89,8 @@ def load_model(job: Job, *, found: Sequence[str] = ()) -> Loaded:
     if job.predicts:
         model.loss_type = "ForCausalLM"  # GPT-2's is not told from its name, and a warning says so
         model.config.joined_texts = job.data.join
+    if job.cut.stack != "encoder":
+        model.config.cut_stack = job.cut.stack
     return Loaded(model=model, tokenizer=tokenizer, labels=labels)
 
 

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 import torch
 
+from splitlearn.engine.exchange import rows_in
 from splitlearn.engine.flight import pause_at_cut
 from splitlearn.engine.launch import Launcher
 from splitlearn.engine.line import Line
@@ -17,6 +18,7 @@ from splitlearn.roles import Kind
 from splitlearn.split.cut import Cut
 from splitlearn.split.freeze import Mode
 from splitlearn.split.stage import remote_stage
+from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import StepTensor
 from tests.rig import batch_of, trusted_run
 from tests.tiny import tiny_batch, tiny_model
@@ -32,6 +34,9 @@ class Tensors:
 
     def send(self, kind: Kind, *_: object) -> None:
         self.sent.append(kind)
+
+    def rows(self, batch: Batch, place: StepTensor) -> int:
+        return rows_in(batch, place)
 
 
 def launcher(

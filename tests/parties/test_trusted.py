@@ -105,29 +105,50 @@ def bleu_alone(model_folder: Path, job: Path) -> float:
 
 
 @pytest.mark.parametrize(
-    ("family", "join"), [("gpt2", False), ("llama", True), ("bart", False), ("t5", False)]
+    ("family", "join", "cut"),
+    [
+        ("gpt2", False, {"top": 3}),
+        ("llama", True, {"top": 3}),
+        ("bart", False, {"top": 3}),
+        ("t5", False, {"top": 3}),
+        ("bart", False, {"top": 2, "stack": "decoder"}),
+    ],
+    ids=["gpt2", "llama", "bart", "t5", "bart in its decoder"],
 )
 def test_a_decoder_is_trained_split_as_unsplit_and_what_is_exported_has_its_perplexity(
-    tmp_path: Path, family: str, join: bool, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    family: str,
+    join: bool,
+    cut: dict[str, object],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     task = PAIRS if family in WRITERS else CAUSAL
     changes: Changes = {
         **task,
-        "cut": {"train_bottom": True, "top": 3},
+        "cut": {"train_bottom": True, **cut},
         "codec": EXACT["codec"],
         "data": {**task["data"], "join": join, **({"target": "text"} if family in WRITERS else {})},
         "policy": {"file": "research.toml"},
     }
     job = make_clinic(tmp_path, changes, family=family)
-    with gpuhost(tmp_path, job, runs=4 if family in WRITERS else 3):
+    far = "stack" in cut
+    with gpuhost(tmp_path, job, runs=2 if far else 4 if family in WRITERS else 3):
         trusted.train(job, threads=1)
         trusted.export(job, to=tmp_path / "model", threads=1)
         capsys.readouterr()
-        trusted.generate(job, prompt="the old film", tokens=6, threads=1)
-        told = capsys.readouterr().out.strip()
-        assert told == gone_on_with(tmp_path / "model", "the old film")
-        assert told
-        if family in WRITERS:
+        if far:
+            for ask in (
+                lambda: trusted.generate(job, prompt="the old film", threads=1),
+                lambda: trusted.evaluate(job, bleu=True, threads=1),
+            ):
+                with pytest.raises(ManifestError, match=r"cut\.stack is decoder.*at home"):
+                    ask()
+        else:
+            trusted.generate(job, prompt="the old film", tokens=6, threads=1)
+            told = capsys.readouterr().out.strip()
+            assert told == gone_on_with(tmp_path / "model", "the old film")
+            assert told
+        if family in WRITERS and not far:
             trusted.evaluate(job, bleu=True, beams=2, threads=1)
             scored = json.loads(capsys.readouterr().out)
             assert scored.pop("bleu") == bleu_alone(tmp_path / "model", job) > 0
