@@ -84,6 +84,10 @@ def plan(  # noqa: PLR0913, PLR0917 - options, each by its name
         from splitlearn.manifest import load_job
 
         manifest = load_job(job)
+        if manifest.cut.stack != "encoder":
+            raise manifest.fault(
+                "cut.stack", "is decoder, whose steps the planner does not know yet"
+            )
         wire = parse_link(link) if link is not None else _probed(manifest)
         found = _speeds(manifest, speeds, threads=threads)
         if save_speeds is not None:

@@ -21,10 +21,15 @@ __all__ = ["guarantees", "outlook", "sentence"]
 
 
 def outlook(job: "Job") -> str | None:
-    """What to tell once before a run whose gradients leave; None where none does."""
+    """What to tell once before a run from whose payloads labels can be read; None where none leaves."""
+    whom = " and ".join(peer.party for peer in job.peers)
+    if job.cut.stack == "decoder":
+        return (
+            f"cut.stack decoder: what this run sends to {whom} is computed from the targets, too, in every "
+            "mode; whoever owns the model can read them as well as the texts"
+        )
     if not job.cut.sends_gradients:
         return None
-    whom = " and ".join(peer.party for peer in job.peers)
     told = f"mode {job.cut.mode}: labels can be read from the gradients that this run sends to"
     if job.privacy.gradient_noise is not None:
         return f"{told} {whom} as far as the noise on them allows; no text is protected"

@@ -141,6 +141,7 @@ def trusted_run(
             side=side,
             repeats=repeats,
             clips=clip_norm is not None and mode in ("lora", "full"),
+            memory_trains=trunk.crossed and mode in ("lora", "full") and train_bottom,
         ),
     )
     return TrustedRun(

@@ -15,7 +15,7 @@ from splitlearn.errors import AuditError, WireError
 from splitlearn.roles import Kind
 from splitlearn.wire import frames, tensors
 from splitlearn.wire.frames import BEARS_TENSORS
-from splitlearn.wire.messages import StepTensor
+from splitlearn.wire.messages import StepTensor, said
 from splitlearn.wire.tensors import Part
 
 __all__ = ["BINS", "LEAST_VALUES", "Dissection", "Histogram", "PartView", "dissect", "sparkline"]
@@ -73,7 +73,7 @@ def dissect(raw: bytes) -> Dissection:
         kind=frame.kind,
         message=frame.seq,
         wire_bytes=len(raw),
-        meta=meta.__struct_fields__,
+        meta=said(meta),
         place=place,
         parts=tuple(_view(part) for part in parts),
     )

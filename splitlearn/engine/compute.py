@@ -8,7 +8,7 @@ gate like everything else.
 # B batch, T tokens, D width at a cut, N rows that travel
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -24,6 +24,7 @@ from splitlearn.engine.bases import expected_bases
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.clipping import scale, tell_norm
 from splitlearn.engine.coders import Coders, spans_of
+from splitlearn.engine.crossing import above_of, memory_of, take_apart
 from splitlearn.engine.events import Answered, Began, Finished, Observe, Saved
 from splitlearn.engine.kept import Kept
 from splitlearn.engine.optimiser import Stepper, build_stepper
@@ -38,6 +39,7 @@ from splitlearn.roles import Kind, Role
 from splitlearn.session import Session, State
 from splitlearn.split.blueprint import build_trunk
 from splitlearn.split.cache import TrunkCache, check_cache
+from splitlearn.split.crossing import Beside, as_one
 from splitlearn.split.cut import cut_of
 from splitlearn.split.freeze import freeze_trunk, set_training
 from splitlearn.split.lora import adapt, check_targets, trained_state, trunk_blocks
@@ -51,6 +53,7 @@ from splitlearn.wire.frames import Frame
 from splitlearn.wire.messages import (
     Accept,
     Empty,
+    Memory,
     Offer,
     Scale,
     Shard,
@@ -72,8 +75,11 @@ class _Loaded:
     stepper: Stepper = field(default_factory=lambda: Stepper(None, None))
     # The trunk's weights by version, from RESUME on.
     versions: Versions = field(init=False)
-    # By step and micro-batch, of the steps under way: trunk's input, output, and where they belong.
-    graphs: dict[tuple[int, int], tuple[Tensor, Tensor, StepTensor]] = field(default_factory=dict)
+    # By step and micro-batch, of the steps under way: what entered the trunk, the last of it its own input,
+    # its output, and where they belong.
+    graphs: dict[tuple[int, int], tuple[tuple[Tensor, ...], Tensor, StepTensor]] = field(
+        default_factory=dict
+    )
     # Of the texts that are gone on with, until others begin or the conversation ends.
     cache: TrunkCache | None = None
 
@@ -90,11 +96,11 @@ class _Loaded:
         return self.coders.of(kind, phase=meta.phase, step=meta.step, samples=samples, spans=spans)
 
     def going_on(self, meta: StepTensor) -> TrunkCache | None:
-        """The cache that new tokens of texts belong to; none in other phases.
+        """The cache that new tokens of texts belong to; none in other phases, and none of an encoder.
 
         WireError where it would be too large. That it holds the tokens before, the session has checked.
         """
-        if meta.phase != "generate":
+        if meta.phase != "generate" or not self.trunk.causal:
             return None
         texts, tokens = len(meta.lengths), meta.lengths[0]
         layers = len(self.trunk.layers)
@@ -176,6 +182,11 @@ class ComputeEngine:
             received if "bases" in needs else bases,
             kept=Kept(place.checkpoints.parent, limit_bytes=place.cache_bytes),
         )
+        if loaded.trunk.crossed and loaded.coders.linking:
+            raise WireError(
+                f"the peer offers a {offer.model.model_type} and a codec of changes by sample, which is for "
+                "rows of one text each"
+            )
         # What is kept of one message is what the next one is written against.
         talk.overlap = talk.overlap and not loaded.coders.linking
         if offer.detail.lora is not None:
@@ -196,36 +207,61 @@ class ComputeEngine:
         entrance = cut_of(offer.cut).entrance(loaded.trunk.config.hidden_size)
         codec = loaded.codec(frame.kind, meta, samples=None)
         joined = loaded.trunk.joined and cache is None
-        h_BTD = _tensor(talk, codec, frame, meta, width=entrance, joined=joined)
+        beside: Beside | None = None
+        if memory_of(meta, agreed=loaded.trunk.crossed) is None:
+            h_BTD = _tensor(talk, codec, frame, meta, width=entrance, joined=joined)
+        else:
+            beside, h_BTD = take_apart(_both(talk, codec, frame, meta, width=entrance), meta)
+            beside.h_BSD.requires_grad_(training and offer.detail.memory_trains)
         samples = loaded.coders.keep(codec)
         h_BTD.requires_grad_(training and offer.returns_input_gradient)
         set_training(loaded.trunk, training=training)
         place = {"step": meta.step, "micro_batch": meta.micro_batch}
         weights = loaded.versions.using(meta.step) if training else nullcontext()
         with weights, seeded(offer.seed, **place, stage="trunk"), torch.set_grad_enabled(training):
-            o_BTD = loaded.trunk(h_BTD, lengths=meta.lengths, cache=cache)
+            o_BTD = loaded.trunk(h_BTD, lengths=meta.lengths, cache=cache, beside=beside)
         if training:
-            loaded.graphs[meta.step, meta.micro_batch] = (h_BTD, o_BTD, meta)
+            entered = (h_BTD,) if beside is None else (beside.h_BSD, h_BTD)
+            loaded.graphs[meta.step, meta.micro_batch] = (entered, o_BTD, meta)
         codec = loaded.codec(Kind.OUTPUT, meta, samples=samples)
         _answer(talk, codec, Kind.OUTPUT, o_BTD, meta, reply_to=frame.seq, joined=joined)
         loaded.coders.keep(codec)
 
     def _backward(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
         at = _step_of(frame)
-        h_BTD, o_BTD, meta = loaded.graphs.pop((at.step, at.micro_batch))
+        entered, o_BTD, meta = loaded.graphs.pop((at.step, at.micro_batch))
         codec, joined = loaded.codec(frame.kind, meta), loaded.trunk.joined
-        g_BTD = _tensor(talk, codec, frame, meta, width=o_BTD.shape[2], joined=joined)
-        torch.autograd.backward(o_BTD, g_BTD)
+        width = o_BTD.shape[2]
+        if above_of(at, meta, trains=loaded.offer.detail.memory_trains):
+            above, g_BTD = take_apart(_both(talk, codec, frame, meta, width=width), meta)
+            # Summed on from there, as one model would.
+            torch.autograd.backward([o_BTD, entered[0]], [g_BTD, above.h_BSD])
+        else:
+            g_BTD = _tensor(talk, codec, frame, meta, width=width, joined=joined)
+            torch.autograd.backward(o_BTD, g_BTD)
         if loaded.offer.returns_input_gradient:
-            assert h_BTD.grad is not None
-            codec = loaded.codec(Kind.INPUT_GRADIENT, meta)
-            g_BTD, seq = h_BTD.grad, frame.seq
-            _answer(talk, codec, Kind.INPUT_GRADIENT, g_BTD, meta, reply_to=seq, joined=joined)
+            self._give_back(talk, loaded, entered, meta, reply_to=frame.seq)
         if at.micro_batch == at.micro_batches - 1:
             if loaded.offer.detail.clips:  # the step waits for the factor
                 tell_norm(talk, loaded.stepper, step=at.step)
             else:
                 self._step(loaded, at.step)
+
+    def _give_back(
+        self,
+        talk: Talk,
+        loaded: _Loaded,
+        entered: tuple[Tensor, ...],
+        meta: StepTensor,
+        *,
+        reply_to: int,
+    ) -> None:
+        """Gradients by what entered the trunk, as far as they are asked for."""
+        codec, joined = loaded.codec(Kind.INPUT_GRADIENT, meta), loaded.trunk.joined
+        kind, grads = Kind.INPUT_GRADIENT, [h.grad for h in entered if h.grad is not None]
+        _answer(
+            talk, codec, kind, grads[-1], meta, reply_to=reply_to, joined=joined, beside=grads[:-1]
+        )
 
     def _scale(self, _: Talk, loaded: _Loaded, frame: Frame) -> None:
         assert isinstance(frame.meta, Scale)
@@ -263,10 +299,19 @@ class ComputeEngine:
 def _build(offer: Offer, checkpoints: Checkpoints) -> _Loaded:
     """The offered trunk without weights; WireError for an offer that no model of ours fits."""
     trunk = build_trunk(offer.model, cut=offer.cut)
-    if offer.purpose == "generate" and not trunk.causal:
+    if trunk.crossed and (offer.purpose == "generate" or offer.detail.side is not None):
+        raise WireError(
+            f"the peer offers a {offer.model.model_type} to {offer.purpose}, in mode {offer.mode}; with "
+            "a memory they train and are evaluated, in any mode but side"
+        )
+    if offer.purpose == "generate" and not trunk.writes:
         raise WireError(
             f"the peer offers to go on with texts by a {offer.model.model_type} model, which sees the "
-            "tokens after each; only a decoder can"
+            "tokens after each and has no decoder; only one with a decoder can"
+        )
+    if offer.detail.memory_trains and not (trunk.crossed and offer.returns_input_gradient):
+        raise WireError(
+            "the peer offers to give back gradients by a memory where there is none, or none by its input"
         )
     if offer.detail.lora is not None:
         check_targets(trunk, offer.detail.lora)
@@ -312,6 +357,13 @@ def _tensor(
     return unpack(x_ND, lengths=meta.lengths, width=meta.width, packed=meta.packed, joined=joined)
 
 
+def _both(talk: Talk, codec: Codec, frame: Frame, meta: StepTensor, *, width: int) -> Tensor:
+    """Rows of a memory and of a decoder, of an activation or of a gradient; meta is the activation's."""
+    assert meta.memory is not None, "asked for where one came"
+    rows = sum(meta.memory.lengths) + sum(meta.lengths)
+    return talk.tensor(frame, codec=codec, rows=rows, width=width)
+
+
 def _answer(
     talk: Talk,
     codec: Codec,
@@ -321,12 +373,19 @@ def _answer(
     *,
     reply_to: int,
     joined: bool,
+    beside: Sequence[Tensor] = (),
 ) -> None:
-    answer = msgspec.structs.replace(meta, lengths=(), reply_to=reply_to)
+    """beside: nothing, or what goes back for a memory."""
+    memory = None
+    if meta.memory is not None and beside:
+        memory = Memory(meta.memory.width, ())
+    answer = msgspec.structs.replace(meta, lengths=(), reply_to=reply_to, memory=memory)
     x_BTD = x_BTD.detach()  # what waits to be sent holds no graph
-    talk.say_soon(
-        kind,
-        answer,
-        lambda: pack(x_BTD, lengths=meta.lengths, packed=meta.packed, joined=joined),
-        codec=codec,
-    )
+
+    def make() -> Tensor:
+        x_ND = pack(x_BTD, lengths=meta.lengths, packed=meta.packed, joined=joined)
+        if meta.memory is None or not beside:
+            return x_ND
+        return as_one(pack(beside[0], lengths=meta.memory.lengths), x_ND)
+
+    talk.say_soon(kind, answer, make, codec=codec)

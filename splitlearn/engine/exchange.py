@@ -79,14 +79,10 @@ class Exchange:
 
     def receive(self, kind: Kind, batch: Batch, place: StepTensor) -> Tensor:
         """The padded answer for one micro-batch; answers to others that come before it are kept."""
-        wanted = (kind, place.step, place.micro_batch)
-        while wanted not in self._early:
-            frame = self._talk.hear(kind)
-            assert isinstance(frame.meta, StepTensor)
-            self._early[frame.kind, frame.meta.step, frame.meta.micro_batch] = frame
+        frame = self._awaited(kind, place)
         codec = self._codec(kind, batch, place)
         x_ND = self._talk.tensor(
-            self._early.pop(wanted),
+            frame,
             codec=codec,
             rows=rows_in(batch, place),
             width=self._widths[kind],
@@ -99,6 +95,19 @@ class Exchange:
             packed=place.packed,
             joined=batch.joined,
         )
+
+    def rows(self, batch: Batch, place: StepTensor) -> int:
+        """Rows of an activation that travel."""
+        return rows_in(batch, place)
+
+    def _awaited(self, kind: Kind, place: StepTensor) -> Frame:
+        """The answer for one micro-batch; answers to others that come before it are kept."""
+        wanted = (kind, place.step, place.micro_batch)
+        while wanted not in self._early:
+            frame = self._talk.hear(kind)
+            assert isinstance(frame.meta, StepTensor)
+            self._early[frame.kind, frame.meta.step, frame.meta.micro_batch] = frame
+        return self._early.pop(wanted)
 
     def _codec(self, kind: Kind, batch: Batch, place: StepTensor) -> Codec:
         """The codec of one message; an activation's examples are named by it, and its output's by that."""

@@ -23,6 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from splitlearn.codecs import build
 from splitlearn.codecs.base import Codec
 from splitlearn.engine.bases import codecs_of
+from splitlearn.engine.crossing import crosses
 from splitlearn.engine.flight import Flight, pause_at_cut
 from splitlearn.engine.prepare import Prepared
 from splitlearn.errors import ManifestError
@@ -149,6 +150,11 @@ def preflight(
 
     Labels are drawn for them, so that nothing private is touched. ManifestError for too few lines.
     """
+    if crosses(prepared.run.offer):
+        raise ManifestError(
+            "cut.stack is decoder, and no attack here knows a decoder's rows yet; they tell the target as "
+            "those of an encoder tell the text, which a preflight without cut.stack measures"
+        )
     publics, offer = publics_of(prepared, max_length=max_length), prepared.run.offer
     lines = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
     if len(lines) < MIN_TEXTS:

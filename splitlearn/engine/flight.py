@@ -6,15 +6,16 @@ and stands still until that stage's output is handed in. So several micro-batche
 one thread, and heads, masks and losses stay the library's.
 """
 
-# B batch, T tokens, D width at the cut (hidden size, or the low-rank cut's rank)
+# B batch, T tokens, S tokens of a memory, D width at the cut (hidden size, or the low-rank cut's rank)
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from greenlet import getcurrent, greenlet
 from torch import Tensor, nn
 from transformers.utils.generic import ModelOutput
 
-__all__ = ["Flight", "pause_at_cut"]
+__all__ = ["Encoded", "Flight", "keep_memory", "pause_at_cut"]
 
 
 def pause_at_cut(h_BTD: Tensor) -> Tensor:
@@ -26,6 +27,34 @@ def pause_at_cut(h_BTD: Tensor) -> Tensor:
     return received
 
 
+def keep_memory(h_BSD: Tensor) -> Tensor:
+    """What a Handover calls: note the encoder's output in the flight; what the decoder is handed instead.
+
+    It is a leaf, so that gradients by it stand still there until all of them have come.
+    """
+    here = getcurrent()
+    if not isinstance(here, _Forward):
+        raise RuntimeError("the model was called outside a Flight")
+    here.memory = Encoded(h_BSD, h_BSD.detach().requires_grad_(h_BSD.requires_grad))
+    return here.memory.entered
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """An encoder's last hidden states, (B, S, D): as they left it, with their graph, and as a leaf."""
+
+    left: Tensor
+    entered: Tensor
+
+
+class _Forward(greenlet):
+    """A forward under way, and the memory that it made."""
+
+    def __init__(self, run: Callable[[], ModelOutput]) -> None:
+        super().__init__(run)
+        self.memory: Encoded | None = None
+
+
 class Flight:
     """One forward: `to_cut` runs bottom, `past_cut` what lies between two remote stages, `from_cut` runs
     top, each exactly once for a stage and in that order.
@@ -34,7 +63,12 @@ class Flight:
     """
 
     def __init__(self, model: nn.Module, *, inputs: Mapping[str, Tensor]) -> None:
-        self._forward = greenlet(lambda: model(**inputs))
+        self._forward = _Forward(lambda: model(**inputs))
+
+    @property
+    def memory(self) -> Encoded | None:
+        """What a decoder attends to, from where its encoder is done; none of other models."""
+        return self._forward.memory
 
     def to_cut(self) -> Tensor:
         """The bottom's output, with its graph."""

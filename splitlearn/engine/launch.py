@@ -8,14 +8,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from splitlearn.engine.coders import Phase
-from splitlearn.engine.exchange import rows_in
 from splitlearn.engine.flight import Flight
 from splitlearn.engine.line import Line
 from splitlearn.engine.outputs import Outputs
 from splitlearn.engine.passage import Passage
 from splitlearn.engine.run import TrustedRun
 from splitlearn.pipeline import ORDERS, Action
-from splitlearn.split.anatomy import layers_of, walked_from
+from splitlearn.split.anatomy import family_of, layers_of, walked_from
 from splitlearn.split.stage import RemoteStage
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import StepTensor
@@ -30,7 +29,8 @@ class Launcher:
         """folder: of the run, for the outputs that it keeps, if it keeps any."""
         self._run, self._lines = run, lines
         stages = [isinstance(layer, RemoteStage) for layer in layers_of(run.local)]
-        self._bottom = stages.index(True)
+        # Where the first layer hands a table's numbers on to all others, it has to run.
+        self._bottom = 0 if family_of(run.local).table else stages.index(True)
         self.rows = {"train": 0, "evaluate": 0}
         self._outputs: Outputs | None = None
         if run.offer.detail.repeats:
@@ -61,7 +61,8 @@ class Launcher:
     def begin(self, batch: Batch, place: StepTensor, *, recalled: bool = False) -> Passage:
         """Start a forward and send what it hands out at the first cut, unless its outputs are kept.
 
-        Then the bottom, which stands still wherever outputs are kept, does not run either.
+        Then the bottom, which stands still wherever outputs are kept, does not run either if it can be
+        done without.
         """
         training, offer = place.phase == "train", self._run.offer
         inputs = {**batch.inputs, **batch.labels} if training else batch.seen
@@ -77,5 +78,5 @@ class Launcher:
         )
         with walked_from(self._run.local, self._bottom) if recalled else nullcontext():
             passage.bottom()
-        self.rows[place.phase] += 0 if recalled else rows_in(batch, place)
+        self.rows[place.phase] += 0 if recalled else self._lines[0].tensors.rows(batch, place)
         return passage

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from splitlearn.channel.base import Channel
 from splitlearn.engine.coders import Coders
+from splitlearn.engine.crossing import CrossExchange, crosses
 from splitlearn.engine.exchange import Exchange
 from splitlearn.engine.kept import Kept, Namer
 from splitlearn.engine.noise import LabelNoise
@@ -26,7 +27,7 @@ from splitlearn.errors import SessionError
 from splitlearn.gate import Gate
 from splitlearn.roles import Kind, Role
 from splitlearn.session import MAX_UNSETTLED, Session
-from splitlearn.split.weights import GROUPS
+from splitlearn.split.weights import GROUPS, stands_still
 from splitlearn.wire.messages import (
     Accept,
     Empty,
@@ -89,13 +90,14 @@ class Line:
         overlap: bool,
         kept: Kept,
         linking: bytes,
+        start: int | None = None,
     ) -> None:
         """packed, noise: as in Exchange; overlap: as in Talk. kept: for rows that codecs keep; linking:
-        the secret behind the pseudonyms of samples.
+        the secret behind the pseudonyms of samples. start: the id that a decoder's texts begin with, if any.
         """
         self.hop = hop
         self._peer, self._channel = peer, peer.channel
-        self._packed, self._noise = packed, noise
+        self._packed, self._noise, self._start = packed, noise, start
         self._deadline_s, self._overlap = deadline_s, overlap
         # As in Talk, over all conversations.
         self.sent: Counter[Kind] = Counter()
@@ -125,6 +127,12 @@ class Line:
         return self._exchange
 
     @property
+    def both(self) -> CrossExchange:
+        """The same, with a peer that has layers of a decoder."""
+        assert isinstance(self._exchange, CrossExchange), "a memory for a peer that takes none"
+        return self._exchange
+
+    @property
     def restarted(self) -> bool:
         """Whether it was this peer that came back as a new process."""
         return self._talk is not None and self._talk.restarted
@@ -148,15 +156,23 @@ class Line:
             errors=self.errors,
         )
         self._coders.begin()
-        self._exchange = Exchange(
-            self._talk,
+        self._exchange = self._open(self._talk)
+        self._talk.say(Kind.OFFER, offer)
+
+    def _open(self, talk: Talk) -> Exchange:
+        """The exchange of a conversation, by what the peer's layers take."""
+        widths = {Kind.OUTPUT: self.hop.exit, Kind.INPUT_GRADIENT: self.hop.entrance}
+        if crosses(self.hop.offer):
+            assert self._start is not None, "a decoder's config says what its texts begin with"
+            return CrossExchange(talk, coders=self._coders, widths=widths, start=self._start)
+        return Exchange(
+            talk,
             coders=self._coders,
-            widths={Kind.OUTPUT: self.hop.exit, Kind.INPUT_GRADIENT: self.hop.entrance},
+            widths=widths,
             packed=self._packed,
             noise=self._noise,
             namer=self._namer(),
         )
-        self._talk.say(Kind.OFFER, offer)
 
     def _namer(self) -> Namer | None:
         """Who says which samples are kept, where the activation's codec keeps any."""
@@ -229,7 +245,8 @@ class Line:
     def parting(self, into: dict[str, Tensor]) -> Iterator[None]:
         """Hear the rest, a message for each turn; trained weights, if any came, are put `into`."""
         trained = ("bottlenecks", "adapters") if self.hop.offer.detail.lora else GROUPS
-        inlet = Inlet({name: t for g in trained for name, t in self.hop.groups[g].items()})
+        ours = [pair for g in trained for pair in self.hop.groups[g].items()]
+        inlet = Inlet({name: tensor for name, tensor in ours if not stands_still(name)})
         heard = 0
         while (frame := self.talk.hear(Kind.WEIGHTS, Kind.CLOSED)).kind is Kind.WEIGHTS:
             inlet.take(self.talk.parts(frame))

@@ -3,10 +3,12 @@
 Between two remote stages the trusted party holds pieces of the graph. A piece begins where rows come
 in and ends where rows go out; the gradient that comes back for its end becomes the one that goes back
 from its beginning. Where no layer lies between two parties the piece is one tensor, and what came in
-is passed on as it is. Does not decide what comes when: the schedule does.
+is passed on as it is. An encoder below a decoder ends a piece, too, though nobody stands there: gradients by
+its output come from every layer of the decoder, are summed from the last one to the first, wherever they
+are, as one model would, and then go back through it once. Does not decide what comes when: the schedule does.
 """
 
-# B batch, T tokens, D width at a cut
+# B batch, T tokens, S tokens of an encoder below a decoder, D width at a cut
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers.utils.generic import ModelOutput
 
-from splitlearn.engine.flight import Flight
+from splitlearn.engine.flight import Encoded, Flight
 from splitlearn.engine.line import Line
 from splitlearn.engine.outputs import Outputs
 from splitlearn.engine.seeds import seeded
@@ -56,6 +58,8 @@ class Passage:
         # What went out to each party, with its graph, and what came in from each.
         self._left: list[Tensor] = []
         self._entered: list[Tensor] = []
+        # The first party that was handed what an encoder left, too, if any was.
+        self._crossed: int | None = None
 
     def bottom(self) -> None:
         """Forward to the first cut; send the activation."""
@@ -82,8 +86,15 @@ class Passage:
 
     def backward(self, party: int) -> None:
         """Await the party's input gradient, go through the piece before it, send on what comes out."""
-        g_BTD = self._lines[party].tensors.receive(Kind.INPUT_GRADIENT, self._batch, self._place)
-        torch.autograd.backward(self._left[party], g_BTD)
+        line, encoded = self._lines[party], self._encoded(party)
+        if encoded is None or not encoded.entered.requires_grad:
+            g_BTD = line.tensors.receive(Kind.INPUT_GRADIENT, self._batch, self._place)
+            torch.autograd.backward(self._left[party], g_BTD)
+        else:
+            sum_BSD, g_BTD = line.both.receive_both(Kind.INPUT_GRADIENT, self._batch, self._place)
+            torch.autograd.backward([self._left[party], encoded.entered], [g_BTD, sum_BSD])
+            if party == self._crossed:
+                torch.autograd.backward(encoded.left, encoded.entered.grad)
         if party:
             self._give_back(party - 1)
 
@@ -103,14 +114,34 @@ class Passage:
 
     def _leave(self, h_BTD: Tensor) -> None:
         if not self._recalled:
-            line = self._lines[len(self._left)]
-            line.tensors.send(Kind.ACTIVATION, h_BTD, self._batch, self._place)
+            party, encoded = len(self._left), self._flight.memory
+            if encoded is not None and self._crossed is None:
+                self._crossed = party
+            beside = None if encoded is None else encoded.entered
+            self._send(party, Kind.ACTIVATION, h_BTD, beside=beside)
         self._left.append(h_BTD)
 
     def _give_back(self, party: int) -> None:
         g_BTD = self._entered[party].grad
         assert g_BTD is not None, "a gradient is sent before its backward was done"
-        self._lines[party].tensors.send(Kind.GRADIENT, g_BTD, self._batch, self._place)
+        encoded, sum_BSD = self._encoded(party), None
+        if (
+            encoded is not None
+        ):  # taken along, so that the peer's share is added to those of layers above
+            sum_BSD, encoded.entered.grad = encoded.entered.grad, None
+        self._send(party, Kind.GRADIENT, g_BTD, beside=sum_BSD)
+
+    def _encoded(self, party: int) -> Encoded | None:
+        """What an encoder left, where that party was handed it."""
+        crossed = self._crossed is not None and party >= self._crossed
+        return self._flight.memory if crossed else None
+
+    def _send(self, party: int, kind: Kind, h_BTD: Tensor, *, beside: Tensor | None) -> None:
+        line = self._lines[party]
+        if beside is None:
+            line.tensors.send(kind, h_BTD, self._batch, self._place)
+        else:
+            line.both.send_both(kind, beside, h_BTD, self._batch, self._place)
 
     def _seeded(self, stage: str) -> AbstractContextManager[None]:
         place = self._place

@@ -49,7 +49,7 @@ from splitlearn.split import (
     trunk_model,
     trunk_state,
 )
-from splitlearn.split.anatomy import family_of
+from splitlearn.split.anatomy import depth_of, family_of
 from splitlearn.wire.messages import (
     CodecSpec,
     CodecStage,
@@ -91,7 +91,7 @@ def prepare(job: Job) -> Prepared:
     """
     data, model = data_of(job)
     cut = _cut(job, model)
-    job.spans(layers=model.config.num_hidden_layers)
+    job.spans(layers=depth_of(model))
     _check_task(job, model)
     _check_tied(job, model)
     blueprint = trunk_model(model)
@@ -198,6 +198,7 @@ def _hop(
             repeats=job.cut.keeps_outputs,
             stages=_stages(job, party=party, steps=steps),
             clips=job.clips_trunk,
+            memory_trains=trunk.crossed and job.cut.sends_gradients and job.cut.train_bottom,
         ),
     )
     back = cut.exit(width) if side is None else len(side.taps) * side.rank
@@ -319,7 +320,7 @@ def _cut(job: Job, model: PreTrainedModel) -> Cut:
     return place(
         bottom=job.cut.bottom,
         top=job.cut.top,
-        layers=model.config.num_hidden_layers,
+        layers=depth_of(model),
         width=model.config.hidden_size,
         lower=_bottleneck(job.cut.lower),
         upper=_bottleneck(job.cut.upper),

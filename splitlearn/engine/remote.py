@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from splitlearn.engine.coders import Phase
+from splitlearn.engine.crossing import crosses
 from splitlearn.engine.kept import Kept
 from splitlearn.engine.line import Line, Peer
 from splitlearn.engine.run import TrustedRun
@@ -166,6 +167,10 @@ class RemoteTrunk(nn.Module):
             (run.noise, "has privacy.gradient_noise, which only our own loop adds"),
             (run.clip_norm, "has optimiser.clip_norm, which only our own loop does"),
             (run.offer.detail.repeats, "keeps outputs; take cut.cache = false"),
+            (
+                crosses(run.offer),
+                "has a decoder's layers at the peer, which get its encoder's output, too",
+            ),
         ):
             if asks:
                 raise ManifestError(f"the run {what}; it cannot go through a remote trunk")

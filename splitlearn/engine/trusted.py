@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 
 import torch
@@ -32,8 +33,8 @@ from splitlearn.engine.events import (
     StepDone,
     Watched,
 )
-from splitlearn.engine.flight import pause_at_cut
-from splitlearn.engine.generation import Sampling, go_on
+from splitlearn.engine.flight import keep_memory, pause_at_cut
+from splitlearn.engine.generation import Sampling, go_on, say
 from splitlearn.engine.kept import Kept
 from splitlearn.engine.launch import Launcher
 from splitlearn.engine.line import Line, Peer
@@ -45,6 +46,7 @@ from splitlearn.engine.tied import Tied
 from splitlearn.engine.watching import Watch
 from splitlearn.pipeline import Op
 from splitlearn.roles import Kind
+from splitlearn.split.crossing import Handover
 from splitlearn.split.freeze import set_training
 from splitlearn.split.stage import RemoteStage
 from splitlearn.tasks.batches import Batch
@@ -76,6 +78,8 @@ class TrustedEngine:
         for module in run.local.modules():
             if isinstance(module, RemoteStage):
                 module.exchange = pause_at_cut
+            elif isinstance(module, Handover):
+                module.exchange = keep_memory
         self._tied = Tied(run.local)
         self.losses: list[float] = []
         # Wall seconds of each step that this process did, those done again after a restart included.
@@ -90,6 +94,7 @@ class TrustedEngine:
                 overlap=run.overlap,
                 kept=Kept(checkpoints.folder.parent, limit_bytes=run.cache_bytes),
                 linking=run.linking,
+                start=getattr(run.local.config, "decoder_start_token_id", None),
             )
             for hop, peer in zip(run.hops, peers, strict=True)
         ]
@@ -132,21 +137,26 @@ class TrustedEngine:
         self._watch = watch
         self._surviving_restarts(lambda: self._train(steps))
 
-    def evaluate(self, batches: Sequence[Batch]) -> list[dict[str, Tensor]]:
-        """What `told` keeps of the output for each batch, with the weights of the newest checkpoint."""
+    def evaluate(
+        self, batches: Sequence[Batch], *, saying: Sampling | None = None
+    ) -> list[dict[str, Tensor]]:
+        """What `told` keeps of the output for each batch, with the weights of the newest checkpoint.
+
+        saying: have a decoder above an encoder also say a text for each row, "said"; nothing more is sent.
+        """
         outputs: list[dict[str, Tensor]] = []
 
         def work() -> None:
             outputs.clear()
             self._begin()
-            outputs.extend(self._evaluate(batches))
+            outputs.extend(self._evaluate(batches, saying=saying))
 
         self._surviving_restarts(work)
         return outputs
 
     def generate(self, prompts: Sequence[Tensor], *, sampling: Sampling) -> list[Tensor]:
         """Prompts (B, T), each of texts of equal length, with what the model of the newest checkpoint adds
-        to them. For a run offered to generate.
+        to them, or what a decoder above an encoder says of them. For a run offered to generate.
         """
         outputs: list[Tensor] = []
 
@@ -334,7 +344,9 @@ class TrustedEngine:
         logits, labels = output["logits"], batch.labels["labels"]
         self.run.noise.backward(loss, logits=logits, labels=labels, items=items)
 
-    def _evaluate(self, batches: Sequence[Batch]) -> Iterator[dict[str, Tensor]]:
+    def _evaluate(
+        self, batches: Sequence[Batch], *, saying: Sampling | None = None
+    ) -> Iterator[dict[str, Tensor]]:
         set_training(self.run.local, training=False)
         step = self._next_step
         remaining = iter(batches)
@@ -355,20 +367,26 @@ class TrustedEngine:
                         output = under_way.pop(i).top()
                         done += 1
                         self._observe(Evaluated(done))
-                        yield told(output, group[i])
+                        kept = told(output, group[i])
+                        if saying is not None:
+                            kept["said"] = say(self.run.local, output, group[i], sampling=saying)
+                        yield kept
                 for line in self._lines:
                     line.settle_if_due()
 
     def _go_on(self, prompts: Sequence[Tensor], *, sampling: Sampling) -> Iterator[Tensor]:
-        for ids_BT in prompts:
+        for number, ids_BT in enumerate(prompts):
             yield go_on(
                 self.run.local,
                 self._lines,
                 ids_BT,
                 step=self._next_step,
                 sampling=sampling,
-                told=lambda done: self._observe(Evaluated(done)),
+                told=partial(self._added, number * sampling.tokens),
             )
+
+    def _added(self, before: int, done: int) -> None:
+        self._observe(Evaluated(before + done))
 
     def _save(self, step: int) -> None:
         extra: dict[str, object] = {"losses": self.losses}

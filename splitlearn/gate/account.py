@@ -27,7 +27,7 @@ from splitlearn.policy import Direction, Facts, Policy, Rule
 from splitlearn.roles import Kind
 from splitlearn.wire.frames import Frame
 from splitlearn.wire.limits import PROTOCOL
-from splitlearn.wire.messages import Ids, Offer, Pairing, Round, StepTensor, Want
+from splitlearn.wire.messages import Ids, Offer, Pairing, Round, StepTensor, Want, said
 
 __all__ = ["Account", "Outcome"]
 
@@ -116,7 +116,7 @@ class Account:
                 columns=facts.columns,
                 examples=facts.examples,
                 longest=facts.longest,
-                side=meta.__struct_fields__,
+                side=said(meta),
                 parts=parts,
                 wire_bytes=facts.wire_bytes,
                 commit=commit,

@@ -27,6 +27,7 @@ from splitlearn.gate.rows import (
     read_back,
     rows_of,
     same_bits,
+    texts_beside,
 )
 from splitlearn.identity import PartyName
 from splitlearn.manifest.chains import SAMPLES
@@ -339,12 +340,13 @@ class Gate:
         """What is known of a message before its tensor is looked at."""
         travelling = meta.lengths if isinstance(meta, StepTensor | Ids) else ()
         lengths = private.lengths if private is not None else travelling
+        longest = (*lengths, *travelling, *texts_beside(meta, private))
         facts = Facts(
             direction=direction,
             peer=self._peer.role,
             kind=kind,
             examples=max(len(lengths), len(travelling)),
-            longest=max((*lengths, *travelling), default=0),
+            longest=max(longest, default=0),
             generated=kind is Kind.ACTIVATION
             and isinstance(meta, StepTensor)
             and meta.phase == "generate",
@@ -368,7 +370,7 @@ class Gate:
         if x_ND is None or not isinstance(meta, StepTensor):
             return
         check_rows(x_ND, role=self._me.role, kind=kind, meta=meta, private=private, coded=coded)
-        if self._guard is not None and private is not None and not coded:
+        if self._guard is not None and private is not None and private.watched and not coded:
             said = self._guard.look(x_ND, kind=kind, private=private, packed=meta.packed)
             self.warnings += [said] if said is not None else []
 

@@ -5,6 +5,7 @@ N rows, D columns
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from splitlearn.errors import RefusedError, WireError
@@ -20,7 +21,7 @@ from splitlearn.roles import Kind, Role
 from splitlearn.wire import samples
 from splitlearn.wire.frames import BEARS_TENSORS
 from splitlearn.wire.ids import IdBatch
-from splitlearn.wire.messages import Samples, StepTensor
+from splitlearn.wire.messages import Meta, Samples, StepTensor
 from splitlearn.wire.tensors import Part
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ __all__ = [
     "read_back",
     "rows_of",
     "same_bits",
+    "texts_beside",
 ]
 
 
@@ -86,6 +88,25 @@ def check_rows(
             "our own stage is at fault",
             rule="content.batch",
         )
+    if (private.memory is None) is not (meta.memory is None):
+        raise RefusedError(
+            f"{kind} came with the rows of a memory and without its ids, or the other way round; our own "
+            "stage is at fault",
+            rule="content.batch",
+        )
+    if private.memory is not None and meta.memory is not None:
+        # Each text's rows are held against its own ids, so that neither hides behind the other.
+        rows, width, lengths = sum(private.memory.lengths), meta.memory.width, meta.memory.lengths
+        beside = msgspec.structs.replace(meta, width=width, lengths=lengths)
+        _check_own(x_ND[:rows], kind=kind, meta=beside, private=private.memory, coded=coded)
+        x_ND = x_ND[rows:]
+    _check_own(x_ND, kind=kind, meta=meta, private=private, coded=coded)
+
+
+def _check_own(
+    x_ND: "NDArray[np.float32]", *, kind: Kind, meta: StepTensor, private: Private, coded: bool
+) -> None:
+    """Rows of one text a batch row, against its ids and labels."""
     check_lengths(
         private,
         rows=x_ND.shape[0],
@@ -102,6 +123,13 @@ def check_rows(
         gradient=kind is Kind.GRADIENT,
         coded=coded,
     )
+
+
+def texts_beside(meta: Meta, private: Private | None) -> tuple[int, ...]:
+    """Lengths of the texts of a memory, as they travel and as they are."""
+    told = meta.memory.lengths if isinstance(meta, StepTensor) and meta.memory is not None else ()
+    real = private.memory.lengths if private is not None and private.memory is not None else ()
+    return (*told, *real)
 
 
 def _new_of(meta: StepTensor) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from splitlearn.manifest.chains import links, remembers
+from splitlearn.manifest.chains import links, needs_basis, remembers
 from splitlearn.manifest.fields import Fault, FileField, Table
 
 if TYPE_CHECKING:
@@ -64,7 +64,15 @@ class LoraTable(Table):
 
 
 class CutTable(Table):
-    """Layers [0, bottom) and [top, end) stay here; those between go to the peer."""
+    """Layers [0, bottom) and [top, end) stay here; those between go to the peer.
+
+    stack: whose layers, of a model that has an encoder and a decoder. Where they are the decoder's, all
+    of the encoder stays here, below the cut.
+    """
+
+    stack: Literal["encoder", "decoder"] = Field(
+        default="encoder", description="encoder or decoder"
+    )
 
     bottom: int = Field(
         default=2,
@@ -113,6 +121,8 @@ def cut_faults(job: "Job") -> Iterator[Fault]:
     yield from _place_faults(job.cut)
     yield from _mode_faults(job.cut)
     yield from _cache_faults(job)
+    if job.cut.stack == "decoder":
+        yield from _decoder_faults(job)
 
 
 def _place_faults(cut: CutTable) -> Iterator[Fault]:
@@ -190,4 +200,46 @@ def _cache_faults(job: "Job") -> Iterator[Fault]:
             "schedule.staleness",
             f"is {job.schedule.staleness}, and steps do not interleave where outputs are kept; leave it "
             "out, or take cut.cache = false",
+        )
+
+
+def _decoder_faults(job: "Job") -> Iterator[Fault]:
+    """What layers of a decoder do not go together with: rows of two texts cross the cut in one tensor."""
+    cut, task = job.cut, "sequence-to-sequence"
+    if job.model.task != task:
+        yield Fault(
+            "cut.stack",
+            f"is decoder, which models of task {task} have; leave it out of {job.model.task}",
+        )
+    for name, bottleneck in (("lower", cut.lower), ("upper", cut.upper)):
+        if bottleneck.method != "none":
+            yield Fault(
+                f"cut.{name}.method",
+                f"is {bottleneck.method}, and no cut narrows the rows of an encoder below a decoder; leave "
+                "it out",
+            )
+    if cut.mode == "side" or cut.keeps_outputs:
+        yield Fault(
+            "cut.mode" if cut.mode == "side" else "cut.cache",
+            "is for one text a row, and a decoder's trunk gets two; take mode features without cut.cache, "
+            "lora or full",
+        )
+    for kind in ("activation", "output", "inner"):
+        for codec in (job.codec, *job.codec.later):
+            name = getattr(codec, kind)
+            if needs_basis(name) or links(name):
+                yield Fault(
+                    f"codec.{kind}",
+                    f"is {name}, which is for rows of one text; take a codec without pca- or delta-",
+                )
+    if job.schedule.staleness:
+        yield Fault(
+            "schedule.staleness",
+            f"is {job.schedule.staleness}, and gradients of an encoder below a decoder are summed in the "
+            "order of exact steps; leave it out",
+        )
+    if job.canary.file is not None:
+        yield Fault(
+            "canary.file",
+            "has a use where frames can be attacked, and those of a decoder cannot yet; leave it out",
         )

@@ -165,6 +165,8 @@ class Job(Table):
         for mode in ("side", "lora"):
             if cut["mode"] != mode:
                 del cut[mode]
+        if cut["stack"] == "encoder":
+            del cut["stack"]  # as before there was another
         # What is kept was computed in another batch, which its last bits depend on.
         del cut["cache"]
         return {**cut, "cache": True} if self.cut.keeps_outputs else cut

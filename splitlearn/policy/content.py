@@ -44,11 +44,15 @@ class Private:
     """What a micro-batch must not be recognisable by; given to the gate for comparison only.
 
     ids: (B, T) token ids, padded. labels: each (B,) or (B, T). lengths: real tokens of each example.
+    memory: of another text, whose rows stand before these in one tensor. watched: whether the label guard
+    looks, too; rows of a text that labels are made of tell them by nature.
     """
 
     ids: NDArray[np.integer] = field(repr=False)
     labels: tuple[NDArray[np.integer], ...] = field(repr=False)
     lengths: tuple[int, ...] = field(repr=False)
+    memory: "Private | None" = field(default=None, repr=False)
+    watched: bool = True
 
 
 def check_lengths(

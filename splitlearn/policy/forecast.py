@@ -38,7 +38,7 @@ class Plan:
     columns: width or rank of each kind's rows. examples, longest: of the
     largest micro-batch and of its longest text.
     unknown: sentences about what could not be found out. generates: the model goes on with texts.
-    clips: gradients are clipped by their norm over all parties.
+    clips: gradients are clipped by their norm over all parties. beside: kinds whose rows are of two texts.
     """
 
     mode: Literal["features", "side", "lora", "full"]
@@ -52,6 +52,7 @@ class Plan:
     party: str = ""
     generates: bool = False
     clips: bool = False
+    beside: frozenset[Kind] = frozenset()
     later: tuple[Mapping[Kind, str], ...] = ()
 
     @property
@@ -80,7 +81,7 @@ def plans_of_job(job: "Job") -> tuple[Plan, ...]:
     ManifestError if the model has not the layers that the cut or the chain names.
     """
     unknown = []
-    width, layers = _sizes(job.model.path)
+    width, layers = _sizes(job.model.path, stack=job.cut.stack)
     if layers:
         job.spans(layers=layers)
     if not width:
@@ -109,6 +110,7 @@ def plans_of_job(job: "Job") -> tuple[Plan, ...]:
                 unknown=tuple(unknown),
                 party=peer.party,
                 clips=job.clips_trunk,
+                beside=_beside(job.cut.stack == "decoder", trains=job.cut.train_bottom),
                 later=tuple(
                     _by_kind(codecs_at(job, party=party, codec=codec)) for codec in job.codec.later
                 ),
@@ -133,6 +135,9 @@ def plan_of_offer(offer: "Offer") -> Plan:
         columns=_columns(lower=lower or width, upper=upper or width),
         generates=offer.purpose == "generate",
         clips=offer.detail.clips,
+        beside=_beside(
+            offer.model.model_type.endswith("-decoder"), trains=offer.detail.memory_trains
+        ),
     )
 
 
@@ -183,7 +188,9 @@ def _facts(kind: Kind, direction: Direction, *, plan: Plan) -> Facts:
     if kind not in STEP_KINDS:
         dtypes = frozenset({"F32"}) if kind in BEARS_TENSORS else frozenset[str]()
         return Facts(direction=direction, peer=Role.COMPUTE, kind=kind, dtypes=dtypes)
-    rows, columns, codec = plan.examples * plan.longest, plan.columns[kind], plan.codecs[kind]
+    texts = 2 if kind in plan.beside else 1
+    rows, columns = texts * plan.examples * plan.longest, plan.columns[kind]
+    codec = plan.codecs[kind]
     known = rows and columns
     return Facts(
         direction=direction,
@@ -197,7 +204,9 @@ def _facts(kind: Kind, direction: Direction, *, plan: Plan) -> Facts:
         columns=columns,
         examples=plan.examples,
         longest=plan.longest,
-        wire_bytes=_wire_bytes(codec, rows=rows, columns=columns, examples=plan.examples)
+        wire_bytes=_wire_bytes(
+            codec, rows=rows, columns=columns, examples=plan.examples, texts=texts
+        )
         if known
         else 0,
     )
@@ -285,7 +294,7 @@ def _dtypes(codec: str) -> frozenset[str]:
     return frozenset({"U8"}) if chain.stage else _WRITTEN[chain.family][0]
 
 
-def _wire_bytes(codec: str, *, rows: int, columns: int, examples: int = 0) -> int:
+def _wire_bytes(codec: str, *, rows: int, columns: int, examples: int = 0, texts: int = 1) -> int:
     """No message of so many rows has more bytes."""
     chain = _chain(codec)
     size = _WRITTEN[chain.family][1](rows, columns, chain.number or 0.0)
@@ -293,7 +302,7 @@ def _wire_bytes(codec: str, *, rows: int, columns: int, examples: int = 0) -> in
         size = _zstd(size)
     if links(codec):
         size += _NAME_BYTES * examples
-    return size + _AROUND_BYTES + min(5 * rows, _LENGTH_BYTES)
+    return size + _AROUND_BYTES + min(5 * rows, texts * _LENGTH_BYTES)
 
 
 def _chain(codec: str) -> Chain:
@@ -312,11 +321,19 @@ def _columns(*, lower: int, upper: int) -> dict[Kind, int]:
     }
 
 
+def _beside(crossed: bool, *, trains: bool) -> frozenset[Kind]:
+    """Kinds whose rows are of an encoder's text and of its decoder's, where layers of a decoder are cut."""
+    if not crossed:
+        return frozenset()
+    backward = {Kind.GRADIENT, Kind.INPUT_GRADIENT} if trains else set()
+    return frozenset({Kind.ACTIVATION} | backward)
+
+
 # A config.json of 10,000 label names takes less.
 _CONFIG_BYTES = 4 * 2**20
 
 
-def _sizes(model: str) -> tuple[int, int]:
+def _sizes(model: str, *, stack: str = "encoder") -> tuple[int, int]:
     """Width and number of layers of a model folder; zero for a hub name or where it does not say."""
     folder = Path(model)
     if not folder.is_absolute():
@@ -328,9 +345,10 @@ def _sizes(model: str) -> tuple[int, int]:
         return 0, 0
     if not isinstance(config, dict):
         return 0, 0
-    return _first(config, "hidden_size", "dim", "n_embd"), _first(
-        config, "num_hidden_layers", "n_layers", "n_layer"
-    )
+    width = _first(config, "hidden_size", "dim", "n_embd", "d_model")
+    if stack == "decoder":
+        return width, _first(config, "decoder_layers")
+    return width, _first(config, "num_hidden_layers", "n_layers", "n_layer")
 
 
 def _first(config: dict[str, object], *names: str) -> int:

@@ -155,7 +155,8 @@ class PairSession(Endpoint[PairState]):
         want, terms = self.wanted, self.pairing
         assert want is not None and terms is not None  # noqa: PT018 - the table's order
         place = (meta.step, meta.phase, meta.micro_batch, meta.micro_batches, meta.packed)
-        if place != (want.step, want.phase, 0, 1, True) or meta.width > terms.length:
+        expected = (want.step, want.phase, 0, 1, True)
+        if place != expected or meta.width > terms.length or meta.memory is not None:
             raise SessionError(
                 f"{kind} of step {meta.step} to {meta.phase} on, {meta.width} rows long; expected an "
                 f"answer to {want.phase} on of at most {terms.length}; {self._view()}"

@@ -183,6 +183,7 @@ class Session(Endpoint[State]):
 
         Micro-batches never overtake each other, nor does a later step's.
         """
+        self._beside(kind, meta)
         found = [g for g in self.groups if (g.step, g.phase) == (meta.step, meta.phase)]
         group = found[0] if found else self._open_group(kind, meta)
         if meta.micro_batches != len(group.progress) or meta.micro_batch >= len(group.progress):
@@ -205,6 +206,24 @@ class Session(Endpoint[State]):
             if done.phase == "train":
                 self.next_step = done.step + 1
         return self.next_step > before
+
+    def _beside(self, kind: Kind, meta: StepTensor) -> None:
+        """A memory has a text for each of the decoder's own; the answer to both is of these alone."""
+        memory = meta.memory
+        if memory is None:
+            return
+        texts = (len(memory.lengths), len(meta.lengths))
+        if (
+            kind is Kind.OUTPUT
+            or texts[0] != texts[1]
+            or not meta.packed
+            or meta.phase == "generate"
+        ):
+            raise SessionError(
+                f"{kind} of phase {meta.phase} has a memory of {texts[0]} texts beside {texts[1]}, packed: "
+                f"{meta.packed}; an activation has one text of a memory for each of its own, gradients have "
+                "their rows alone, and padding never travels with it"
+            )
 
     def _before(self, group: Group, micro_batch: int) -> Progress | None:
         """Where the micro-batch before this one stands, the step before's last one included."""

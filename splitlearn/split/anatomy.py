@@ -3,27 +3,34 @@
 Layers, tables of angles and configs are transformers' own classes; none is written anew here.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from splitlearn.errors import ManifestError
-from splitlearn.split.families import ACTIVATIONS, FAMILIES, Family
+from splitlearn.split.families import ACTIVATIONS, TRUNKS, Family, trunk_name
 
 __all__ = [
     "base_of",
+    "cut_stack",
+    "depth_of",
     "empty_config",
     "empty_layer",
     "family_of",
     "fields_of",
+    "hidden_of",
     "layers_of",
     "replace_layers",
     "rotary_of",
+    "stack_of",
+    "table_of",
+    "trunk_of",
     "walked_from",
 ]
 
@@ -31,11 +38,18 @@ __all__ = [
 def family_of(model: PreTrainedModel) -> Family:
     """The model's row. ManifestError if it has none, or if its config asks for what no row does."""
     config = model.config
-    family = FAMILIES.get(config.model_type)
+    stack = stack_of(config)
+    family = TRUNKS.get(trunk_of(config))
     if family is None:
+        known = {
+            row.model_type
+            for name, row in TRUNKS.items()
+            if trunk_name(row.model_type, stack=stack) == name
+        }
+        where = "" if stack == "encoder" else f" in its {stack}"
         raise ManifestError(
-            f"a model of type {config.model_type!r} cannot be cut; "
-            f"choose one of {', '.join(sorted(FAMILIES))}"
+            f"a model of type {config.model_type!r} cannot be cut{where}; "
+            f"choose one of {', '.join(sorted(known))}"
         )
     for switch, plain in (_PLAIN | dict(family.plain)).items():
         if getattr(config, switch, plain) != plain:
@@ -46,6 +60,26 @@ def family_of(model: PreTrainedModel) -> Family:
     if family.rotary is not None:
         _check_plain_rotary(config)
     return family
+
+
+def stack_of(config: PretrainedConfig) -> str:
+    """Which stack of layers is cut, where a model has an encoder and a decoder: `cut_stack` set it."""
+    return str(getattr(config, "cut_stack", "encoder"))
+
+
+def trunk_of(config: PretrainedConfig) -> str:
+    """The name of the config's row."""
+    return trunk_name(config.model_type, stack=stack_of(config))
+
+
+def cut_stack(model: PreTrainedModel, stack: str) -> None:
+    """Cut the model in that stack from now on: "encoder", as without a word, or "decoder"."""
+    model.config.cut_stack = stack
+
+
+def depth_of(model: PreTrainedModel) -> int:
+    """Layers of the whole model, of the stack that is cut."""
+    return int(getattr(model.config, family_of(model).fields["layers"]))
 
 
 def _check_plain_rotary(config: PretrainedConfig) -> None:
@@ -98,8 +132,19 @@ def layers_of(model: PreTrainedModel) -> nn.ModuleList:
 
 
 def replace_layers(model: PreTrainedModel, layers: list[nn.Module]) -> None:
-    """Puts another list in the layers' place: the base model calls each with (hidden, mask, ...)."""
+    """Puts another list in the layers' place: the base model calls each with (hidden, mask, ...).
+
+    What is no layer of the family's own returns the hidden state alone. Where layers hand something on,
+    it does too from now on.
+    """
     family, config = family_of(model), model.config
+    for module in layers if family.table else ():
+        hooks = module._forward_hooks.values()  # noqa: SLF001 - nobody else can say
+        if (
+            not isinstance(module, _class(family, "modeling", family.layer))
+            and _hand_on not in hooks
+        ):
+            module.register_forward_hook(_hand_on)
     parent, _, name = family.layers.rpartition(".")
     setattr(base_of(model).get_submodule(parent), name, _Layers(layers))
     if getattr(config, "layer_types", None) is not None:
@@ -117,6 +162,18 @@ def walked_from(model: PreTrainedModel, first: int) -> Iterator[None]:
         yield
     finally:
         layers.first = 0
+
+
+def _hand_on(_: nn.Module, given: tuple[object, ...], output: object) -> object:
+    """As a layer does that was called with (hidden, mask, bias)."""
+    return output if isinstance(output, tuple) else (output, given[2], None)
+
+
+def hidden_of(output: object) -> Tensor:
+    """The hidden state in what a layer returned, whatever it hands on beside."""
+    found = output[0] if isinstance(output, tuple) else output
+    assert isinstance(found, Tensor), "a layer of our families returns the hidden state first"
+    return found
 
 
 class _Layers(nn.ModuleList):
@@ -153,6 +210,8 @@ def empty_config(
         values[family.fields["window"]] = fields["window"] or None
     config = cast(PretrainedConfig, _class(family, "configuration", family.config)(**values))
     setattr(config, family.fields["attention"], fields["attention"])
+    if family.memory:
+        config.cut_stack = "decoder"
     return config
 
 
@@ -168,6 +227,28 @@ def rotary_of(family: Family, config: PretrainedConfig) -> nn.Module | None:
         return None
     with torch.device("cpu"):  # tables are numbers that nobody sends
         return cast(nn.Module, _class(family, "modeling", family.rotary)(config))
+
+
+def table_of(
+    family: Family, config: PretrainedConfig, *, first: nn.Module | None = None
+) -> nn.Module | None:
+    """What says a width's bias of relative positions, (1, heads, T, T), by the library's `compute_bias`.
+
+    An attention with a table and nothing else, which never trains; None for families that have none.
+    first: the model's first layer, whose table is copied; without it the table has no weights (meta).
+    """
+    if not family.table:
+        return None
+    within, _, name = family.table.rpartition(".")
+    layer = _class(family, "modeling", family.layer)
+    with torch.device("meta"):
+        whole = layer(config, has_relative_attention_bias=True, layer_idx=0)
+    attention = cast(nn.Module, whole.get_submodule(within))
+    for other in [child for child, _ in attention.named_children() if child != name]:
+        delattr(attention, other)
+    if first is not None:
+        setattr(attention, name, copy.deepcopy(first.get_submodule(family.table)))
+    return attention.requires_grad_(False)
 
 
 # Config switches that change what a layer is called with or computes, and the value we support.

@@ -11,9 +11,16 @@ import torch
 from transformers import PreTrainedModel
 
 from splitlearn.errors import ManifestError, WireError
-from splitlearn.split.anatomy import empty_config, empty_layer, family_of, fields_of
+from splitlearn.split.anatomy import (
+    empty_config,
+    empty_layer,
+    family_of,
+    fields_of,
+    table_of,
+    trunk_of,
+)
 from splitlearn.split.cut import Cut, cut_of, fault
-from splitlearn.split.families import ACTIVATIONS, ATTENTIONS, FAMILIES, Family
+from splitlearn.split.families import ACTIVATIONS, ATTENTIONS, TRUNKS, Family
 from splitlearn.split.stage import Trunk, lay_out, uncuttable
 from splitlearn.wire.messages import CutSpec, TrunkModel
 
@@ -26,6 +33,8 @@ MAX_HEADS = 1_024
 MAX_INNER = 65_536
 MAX_HEAD_WIDTH = 1_024
 MAX_WINDOW = 65_536
+MAX_BUCKETS = 1_024
+MAX_DISTANCE = 2**20
 # 16 billion weights in float32. They take memory only as they arrive; this bounds the sum.
 MAX_TRUNK_BYTES = 64 * 2**30
 
@@ -41,7 +50,7 @@ def trunk_model(model: PreTrainedModel) -> TrunkModel:
     found = _fault(family, fields)
     if found is not None:
         raise ManifestError(f"this {family.model_type} model cannot be split: {found}")
-    return TrunkModel(model_type=family.model_type, fields=fields)
+    return TrunkModel(model_type=trunk_of(model.config), fields=fields)
 
 
 def build_trunk(model: TrunkModel, *, cut: CutSpec) -> Trunk:
@@ -50,22 +59,22 @@ def build_trunk(model: TrunkModel, *, cut: CutSpec) -> Trunk:
     `weights.load_weights` fills it. WireError if the blueprint names no family of ours, or a number
     in it is missing, unknown, ill-typed or out of bounds.
     """
-    family = FAMILIES.get(model.model_type)
+    family = TRUNKS.get(model.model_type)
     if family is None:
         raise WireError(
             f"the peer offers a model of type {model.model_type!r}; this version knows "
-            f"{', '.join(sorted(FAMILIES))}"
+            f"{', '.join(sorted(TRUNKS))}"
         )
     place = cut_of(cut)
     found = (
         _fault(family, model.fields)
-        or _misplaced(place, fields=model.fields)
+        or _misplaced(place, fields=model.fields, attentions=2 if family.memory else 1)
         or uncuttable(place, family=family)
     )
     if found is not None:
-        raise WireError(f"the peer offers a {family.model_type} trunk that cannot be: {found}")
+        raise WireError(f"the peer offers a {model.model_type} trunk that cannot be: {found}")
     config = empty_config(family, model.fields)
-    layers = range(config.num_hidden_layers)
+    layers = range(int(model.fields["layers"]))
     needed = {place.first - 1, place.last - 1, *place.whole}
     with torch.device("meta"):
         blocks = [
@@ -73,7 +82,13 @@ def build_trunk(model: TrunkModel, *, cut: CutSpec) -> Trunk:
             for index in layers
         ]
     slots = lay_out(blocks, cut=place, halves=family.halves, width=config.hidden_size, bases={})
-    return Trunk(config, layers=slots.layers, receive=slots.receive, send=slots.send)
+    return Trunk(
+        config,
+        layers=slots.layers,
+        receive=slots.receive,
+        send=slots.send,
+        table=table_of(family, config),
+    )
 
 
 # From and to. A window of 0 is none; one token has at most as many before it as a message has tokens.
@@ -85,8 +100,10 @@ _WHOLE_NUMBERS = {
     "head-width": (2, MAX_HEAD_WIDTH),
     "inner": (1, MAX_INNER),
     "window": (0, MAX_WINDOW),
+    "buckets": (4, MAX_BUCKETS),
+    "distance": (2, MAX_DISTANCE),
 }
-_SWITCHES = ("attention-bias", "inner-bias", "joined")
+_SWITCHES = ("attention-bias", "inner-bias", "joined", "gated")
 # A dropout of 1 divides by zero; an epsilon of 0 does so for a row of equal numbers.
 _REAL_NUMBERS = {
     "dropout": (0.0, 0.99),
@@ -106,6 +123,8 @@ def _fault(family: Family, fields: Mapping[str, object]) -> str | None:
         found = _field_fault(name, fields[name])
         if found is not None:
             return found
+    if "buckets" in fields:
+        return _table_fault(fields)
     width, heads = _whole(fields, "width"), _whole(fields, "heads")
     if width % heads != 0:
         return f"{heads} heads do not divide a width of {width}"
@@ -117,6 +136,20 @@ def _fault(family: Family, fields: Mapping[str, object]) -> str | None:
             return (
                 f"head-width is {each}, expected an even number, at most {MAX_INNER // heads} here"
             )
+    return None
+
+
+def _table_fault(fields: Mapping[str, object]) -> str | None:
+    """What is wrong with heads that are as wide as they say, and with a table of relative positions.
+
+    A quarter of the buckets is for single distances; the rest are by the logarithm of what is farther.
+    """
+    heads, each = _whole(fields, "heads"), _whole(fields, "head-width")
+    if heads * each > MAX_INNER:
+        return f"head-width is {each}, expected at most {MAX_INNER // heads} with {heads} heads"
+    buckets, distance = _whole(fields, "buckets"), _whole(fields, "distance")
+    if distance <= buckets // 4:
+        return f"distance is {distance}, expected more than a quarter of {buckets} buckets"
     return None
 
 
@@ -144,12 +177,18 @@ def _field_fault(name: str, value: object) -> str | None:
     return None
 
 
-def _misplaced(place: Cut, *, fields: Mapping[str, bool | int | float | str]) -> str | None:
+def _misplaced(
+    place: Cut, *, fields: Mapping[str, bool | int | float | str], attentions: int
+) -> str | None:
     layers, width, inner = int(fields["layers"]), int(fields["width"]), int(fields["inner"])
     # Queries, keys, values and what follows them; a second matrix into the inner width where one gates.
     across = int(fields["heads"]) * int(fields["head-width"]) if "head-width" in fields else width
-    inward = 3 if "head-width" in fields else 2
-    size = 4 * (place.last - place.first + 2) * (4 * width * across + inward * width * inner)
+    inward = 3 if fields.get("gated", "head-width" in fields) else 2
+    size = (
+        4
+        * (place.last - place.first + 2)
+        * (4 * attentions * width * across + inward * width * inner)
+    )
     if size > MAX_TRUNK_BYTES:
         return f"its weights would take {size} bytes, more than {MAX_TRUNK_BYTES}"
     return fault(place, layers=layers, width=width)

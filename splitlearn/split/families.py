@@ -6,14 +6,16 @@ cannot be cut, and a peer cannot name a class: it names a row.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 __all__ = [
     "ACTIVATIONS",
     "ATTENTIONS",
     "FAMILIES",
+    "TRUNKS",
     "Family",
     "Halves",
+    "trunk_name",
 ]
 
 # Wire name -> transformers' name. Activations with weights of their own are left out on purpose.
@@ -63,7 +65,11 @@ class Family:
     rotary: class that makes tables of angles from positions, for families that have one. plain: config
     switches that change what a layer computes, and the value that is supported. walker: the part of a
     base model that walks the layers, where it has another beside it, and drops out what the embeddings
-    give. fixed: weights that are a formula's and never train.
+    give. fixed: weights that never train, a formula's or those of `table`. memory: of a decoder that attends
+    to an encoder, the ModuleList whose last output its layers are handed beside their own input; below:
+    what stands below such layers whole. table: where all layers use one table of relative positions, its
+    place in the first one, below the attention that reads it. Layers are then handed its bias after their
+    mask, and return (hidden, bias, None).
     """
 
     model_type: str
@@ -80,7 +86,10 @@ class Family:
     rotary: str | None = None
     plain: Mapping[str, object] = field(default_factory=dict)
     walker: str = ""
+    memory: str = ""
+    below: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
+    table: str = ""
 
 
 _BERT_FIELDS = {
@@ -211,6 +220,35 @@ def _bart(
     )
 
 
+def _t5(model_type: str, name: str) -> Family:
+    """As BART: the encoder's layers. Its one dropout module stands before them and after the last norm."""
+    layers, table = "encoder.block", "layer.0.SelfAttention.relative_attention_bias"
+    return Family(
+        model_type=model_type,
+        config=f"{name}Config",
+        layer=f"{name}Block",
+        layers=layers,
+        fields={
+            "layers": "num_layers",
+            "width": "d_model",
+            "heads": "num_heads",
+            "head-width": "d_kv",
+            "inner": "d_ff",
+            "activation": "dense_act_fn",
+            "gated": "is_gated_act",
+            "dropout": "dropout_rate",
+            "norm-epsilon": "layer_norm_epsilon",
+            "buckets": "relative_attention_num_buckets",
+            "distance": "relative_attention_max_distance",
+            "attention": "_attn_implementation",
+        },
+        embeddings=("shared", "encoder.embed_tokens", "encoder.dropout"),
+        walker="encoder",
+        fixed=(f"{layers}.0.{table}",),
+        table=table,
+    )
+
+
 _BIAS = {"attention-bias": "attention_bias"}
 
 
@@ -254,9 +292,52 @@ FAMILIES: dict[str, Family] = {
             embeddings=(),
             fixed=("encoder.embed_positions", "decoder.embed_positions"),
         ),
+        _t5("t5", "T5"),
+        _t5("mt5", "MT5"),
         _llama("llama", "Llama", more={**_BIAS, "inner-bias": "mlp_bias"}, plain={}),
         _llama("mistral", "Mistral", more={"window": "sliding_window"}, plain={}),
         _llama("qwen2", "Qwen2", more={}, plain={"use_sliding_window": False}),
         _llama("qwen3", "Qwen3", more=_BIAS, plain={"use_sliding_window": False}),
+    )
+}
+
+
+_STACKS = ("encoder", "decoder")
+
+
+def _decoder(model_type: str, name: str, *, norms: tuple[str, ...]) -> Family:
+    """The decoder's layers of a model that has an encoder, which then stays below the lower cut, whole."""
+    encoder = FAMILIES[model_type]
+    each = ("embed_tokens", "embed_positions", *norms)
+    return replace(
+        encoder,
+        layer=f"{name}DecoderLayer",
+        layers="decoder.layers",
+        fields=dict(encoder.fields)
+        | {
+            "layers": "decoder_layers",
+            "heads": "decoder_attention_heads",
+            "inner": "decoder_ffn_dim",
+        },
+        embeddings=("shared", *(f"{part}.{child}" for part in _STACKS for child in each)),
+        # A layer that is dropped may be the one that stands for the peer.
+        plain={"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0},
+        walker="decoder",
+        memory=encoder.layers,
+        below=("encoder",),
+    )
+
+
+def trunk_name(model_type: str, *, stack: str = "encoder") -> str:
+    """The name of a row of TRUNKS: which layers of a model of this type are cut."""
+    return model_type if stack == "encoder" else f"{model_type}-{stack}"
+
+
+# What a blueprint may name. A model with two stacks of layers has two rows.
+TRUNKS: dict[str, Family] = FAMILIES | {
+    trunk_name(family.model_type, stack="decoder"): family
+    for family in (
+        _decoder("bart", "Bart", norms=("layernorm_embedding",)),
+        _decoder("marian", "Marian", norms=()),
     )
 }

@@ -35,6 +35,8 @@ def freeze(model: PreTrainedModel, *, cut: Cut, mode: Mode, train_bottom: bool) 
     slots = slots_of(model, cut=cut)
     model.requires_grad_(True)
     _freeze_layers(slots.layers.values(), slots.receive, slots.send, mode=mode)
+    for name in family_of(model).below:
+        base_of(model).get_submodule(name).requires_grad_(mode in _TRAINS_TRUNK and train_bottom)
     for module in _embeddings(model):
         module.requires_grad_(mode == "full" and train_bottom)
     for module in slots.bottom:
@@ -65,8 +67,10 @@ def _rest_embeddings(model: PreTrainedModel) -> None:
     if not any(weight.requires_grad for child in children for weight in child.parameters()):
         for child in children:
             child.train(False)
-        if walker := family_of(model).walker:  # itself only: what it walks stands as it does
-            base_of(model).get_submodule(walker).training = False
+        family = family_of(model)
+        for name in (family.walker, *family.below):  # itself only: what it walks stands as it does
+            if name:
+                base_of(model).get_submodule(name).training = False
 
 
 def _embeddings(model: PreTrainedModel) -> list[nn.Module]:

@@ -22,7 +22,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from splitlearn.data.quiet import quiet
 from splitlearn.errors import ManifestError
-from splitlearn.split.anatomy import family_of, layers_of, replace_layers
+from splitlearn.split.anatomy import depth_of, family_of, layers_of, replace_layers
+from splitlearn.split.crossing import take_back
 from splitlearn.split.cut import Cut, fault
 from splitlearn.split.families import FAMILIES
 from splitlearn.split.memory import align_file, own_memory
@@ -55,6 +56,7 @@ def merged(local: PreTrainedModel, *, trunk: Trunk, cut: Cut) -> PreTrainedModel
     if isinstance(stage, SideStage):
         inner = [ladder_in(stage, trunk, inner)]
     replace_layers(model, [*slots.bottom, *inner, *slots.top])
+    take_back(model)
     model.requires_grad_(True)
     model.zero_grad()
     return cast(PreTrainedModel, model.train(False))
@@ -110,12 +112,14 @@ def load_merged(folder: str | Path) -> PreTrainedModel:
         if (folder / CUT_FILE).is_file():
             note = msgspec.json.decode((folder / CUT_FILE).read_bytes(), type=_Note)
             model = _with_slots(auto.from_config(config), cut=note.cut, side=note.side)
-            twins = _twins(model)
             state = load_file(folder / WEIGHTS_FILE)
+            # A head that is written is one of its own, whatever the config makes of it.
+            twins = {name: twin for name, twin in _twins(model).items() if name not in state}
             state |= {name: state[twin] for name, twin in twins.items()}
             model.load_state_dict(state, strict=True, assign=True)
-            if twins:
-                model.tie_weights()
+            for name, twin in twins.items():
+                owner, _, leaf = name.rpartition(".")
+                setattr(model.get_submodule(owner), leaf, model.get_parameter(twin))
         else:
             model = auto.from_pretrained(str(folder), local_files_only=True, use_safetensors=True)
     except _NOT_A_MODEL as error:
@@ -185,7 +189,7 @@ def _auto_class(config: PretrainedConfig) -> _Auto:
 def _with_slots(model: PreTrainedModel, *, cut: Cut, side: _Side | None) -> PreTrainedModel:
     """The model with the cut's bottlenecks among its layers, all of those without weights."""
     config, family = model.config, family_of(model)
-    found = fault(cut, layers=config.num_hidden_layers, width=config.hidden_size) or uncuttable(
+    found = fault(cut, layers=depth_of(model), width=config.hidden_size) or uncuttable(
         cut, family=family
     )
     if found is not None:
@@ -238,6 +242,7 @@ def _keep_attention(file: Path, config: PretrainedConfig) -> None:
     )
     # Training keeps no keys and values and may join texts; whoever loads the model generates.
     written.pop("joined_texts", None)
+    written.pop("cut_stack", None)
     if "use_cache" in written:
         written["use_cache"] = True
     file.write_text(json.dumps(written, indent=2, sort_keys=True) + "\n")

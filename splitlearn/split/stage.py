@@ -11,6 +11,7 @@ receiving happens here.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -21,12 +22,22 @@ from transformers.masking_utils import (
     create_sliding_window_causal_mask,
 )
 
-from splitlearn.errors import ManifestError
-from splitlearn.split.anatomy import family_of, layers_of, replace_layers, rotary_of
+from splitlearn.errors import ManifestError, WireError
+from splitlearn.split.anatomy import (
+    depth_of,
+    family_of,
+    hidden_of,
+    layers_of,
+    replace_layers,
+    rotary_of,
+    table_of,
+    trunk_of,
+)
 from splitlearn.split.bottleneck import PcaBasis, pca_pair, sft_pair
 from splitlearn.split.cache import TrunkCache
+from splitlearn.split.crossing import Beside, hand_over, run_crossed
 from splitlearn.split.cut import Bottleneck, Cut, fault
-from splitlearn.split.families import FAMILIES, Family, Halves
+from splitlearn.split.families import TRUNKS, Family, Halves
 from splitlearn.split.memory import own_memory
 from splitlearn.split.rows import mask_of, positions_of
 
@@ -45,6 +56,10 @@ __all__ = [
 ]
 
 
+# 64 texts of 1,024 tokens over 64 heads, 16 GiB: a bias makes masks as large as the scores of attention.
+MAX_SCORES = 2**32
+
+
 class RemoteStage(nn.Module):
     """Stands where the trunk's layers were. `exchange` takes the bottom's output to the trunk's.
 
@@ -58,14 +73,15 @@ class RemoteStage(nn.Module):
     def forward(self, h_BTD: Tensor, *_: object, **__: object) -> Tensor:
         return self.exchange(h_BTD)
 
-    def __deepcopy__(self, memo: dict[int, object]) -> "RemoteStage":
-        return RemoteStage()
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "exchange": _not_connected}
 
 
 class Trunk(nn.Module):
     """Layers [first, last), with the receiving module before and the sending one after, if any.
 
-    Layers keep the numbers they have in the whole model, so weight names read "layers.2. ...".
+    Layers keep the numbers they have in the whole model, so weight names read "layers.2. ...". table: as
+    `table_of` makes it, for families that have one; its weights are the first layer's, which is elsewhere.
     """
 
     def __init__(
@@ -75,15 +91,18 @@ class Trunk(nn.Module):
         layers: Mapping[int, nn.Module],
         receive: nn.Module | None,
         send: nn.Module | None,
+        table: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.config = config
+        self.table = table
         self.receive = receive
         self.layers = nn.ModuleDict({str(index): layer for index, layer in layers.items()})
         self.send = send
-        self._causal = FAMILIES[config.model_type].causal
+        family = TRUNKS[trunk_of(config)]
+        self._causal, self._crossed = family.causal, bool(family.memory)
         # Not among the modules: it has no weights, and nothing of it is kept or sent.
-        self._rotary = [rotary_of(FAMILIES[config.model_type], config)]
+        self._rotary = [rotary_of(family, config)]
 
     @property
     def joined(self) -> bool:
@@ -91,29 +110,66 @@ class Trunk(nn.Module):
         return bool(getattr(self.config, "joined_texts", False))
 
     @property
+    def writes(self) -> bool:
+        """Whether its model can be asked for a text: it is a decoder, or has one above, whole."""
+        family = TRUNKS[trunk_of(self.config)]
+        return family.causal or bool(family.walker and not family.memory)
+
+    @property
     def causal(self) -> bool:
         """Whether a token sees those before it only, so that a text can be gone on with."""
         return self._causal
 
+    @property
+    def crossed(self) -> bool:
+        """Whether layers attend to a memory, too, which is a decoder's that has an encoder."""
+        return self._crossed
+
     def forward(
-        self, h_BTD: Tensor, *, lengths: Sequence[int], cache: TrunkCache | None = None
+        self,
+        h_BTD: Tensor,
+        *,
+        lengths: Sequence[int],
+        cache: TrunkCache | None = None,
+        beside: Beside | None = None,
     ) -> Tensor:
         """(B, T, entrance) to (B, T, exit); `lengths` are the real tokens of each example.
 
         cache: of a causal trunk, what it has of these texts already; h_BTD is of the tokens after.
+        beside: of a crossed trunk, its memory.
         """
+        assert (beside is not None) is self._crossed, (
+            "a memory for a decoder's trunk, and for no other"
+        )
+        if beside is not None:
+            return run_crossed(self.in_order(), self.config, h_BTD, beside=beside)
         if cache is not None:
             return self._go_on(h_BTD, cache=cache)
         if self._causal:
             return self._forward_causal(h_BTD, lengths=lengths)
+        width = h_BTD.shape[1]
         mask = create_bidirectional_mask(
-            config=self.config,
-            inputs_embeds=h_BTD,
-            attention_mask=mask_of(lengths, width=h_BTD.shape[1]),
+            config=self.config, inputs_embeds=h_BTD, attention_mask=mask_of(lengths, width=width)
         )
+        given = (mask,) if self.table is None else (mask, self._bias(h_BTD))
         for module in self.in_order():
-            h_BTD = module(h_BTD, mask)
+            h_BTD = hidden_of(module(h_BTD, *given))
         return h_BTD
+
+    def _bias(self, h_BTD: Tensor) -> Tensor:
+        """What the first layer adds to the scores of attention and hands on to all others, (1, H, T, T).
+
+        WireError where it would be too large with a batch's mask in it, as attention takes it.
+        """
+        assert self.table is not None
+        texts, width = h_BTD.shape[:2]
+        scores = texts * self.config.num_attention_heads * width**2
+        if scores > MAX_SCORES:
+            raise WireError(
+                f"the peer sent {texts} texts padded to {width} tokens, which have {scores} pairs of tokens "
+                f"over all heads, more than {MAX_SCORES}; use smaller batches"
+            )
+        return cast(Callable[[int, int], Tensor], self.table.compute_bias)(width, width)
 
     def _forward_causal(self, h_BTD: Tensor, *, lengths: Sequence[int]) -> Tensor:
         """What the base model gives its layers, from lengths: mask, positions, tables of angles."""
@@ -194,7 +250,7 @@ def factor(model: PreTrainedModel, *, cut: Cut, bases: Mapping[str, PcaBasis]) -
     fit or a basis is missing.
     """
     config, family = model.config, family_of(model)
-    found = fault(cut, layers=config.num_hidden_layers, width=config.hidden_size) or uncuttable(
+    found = fault(cut, layers=depth_of(model), width=config.hidden_size) or uncuttable(
         cut, family=family
     )
     if found is not None:
@@ -214,6 +270,8 @@ def factor(model: PreTrainedModel, *, cut: Cut, bases: Mapping[str, PcaBasis]) -
 
 def uncuttable(cut: Cut, *, family: Family) -> str | None:
     """What a family has no parts for, if the cut asks for it."""
+    if family.memory and cut.narrow:
+        return "what a decoder's layers are sent has rows of a memory, which no cut narrows; choose 'none'"
     if family.halves is None and "sft" in (cut.lower.method, cut.upper.method):
         return (
             f"a cut of method 'sft' runs through a block, and {family.model_type} has no blocks for it; "
@@ -263,7 +321,7 @@ def slots_of(model: PreTrainedModel, *, cut: Cut) -> Slots:
     """The slots of a whole factored model, or of a local one (whose trunk is remote stages only)."""
     layers = list(layers_of(model))
     begin = cut.first - (cut.lower.method == "sft") + (cut.lower.method != "none")
-    top = model.config.num_hidden_layers - cut.last + (cut.upper.method != "none")
+    top = depth_of(model) - cut.last + (cut.upper.method != "none")
     bottom, trunk, rest = (
         layers[:begin],
         layers[begin : len(layers) - top],
@@ -292,15 +350,17 @@ def split_chain(
     model: PreTrainedModel, *, cut: Cut, starts: Sequence[int]
 ) -> tuple[PreTrainedModel, tuple[Trunk, ...]]:
     """As `split`, with the trunk shared out as `cut.parts(starts)` says, a remote stage for each part."""
-    slots = slots_of(model, cut=cut)
+    slots, family = slots_of(model, cut=cut), family_of(model)
     parts = cut.parts(starts)
     replace_layers(model, [*slots.bottom, *(RemoteStage() for _ in parts), *slots.top])
+    hand_over(model)
     trunks = [
         Trunk(
             model.config,
             layers={index: slots.layers[index] for index in part.whole},
             receive=slots.receive if part is parts[0] else None,
             send=slots.send if part is parts[-1] else None,
+            table=table_of(family, model.config, first=slots.bottom[0]),
         ).train(model.training)
         for part in parts
     ]

@@ -1,8 +1,9 @@
 """A trunk's weights: named in two groups, digested, read from a model folder, put in strictly.
 
-Group "layers" is what stands unchanged in the model folder that everybody can download; group
-"bottlenecks" is what the trusted party made for this cut. Tensors are read from safetensors files
-only, and of a folder only the trunk's own.
+Group "layers" is what stands unchanged in the model folder that everybody can download, with the table
+of relative positions that the layers read, if there is one; group "bottlenecks" is what the trusted
+party made for this cut. Tensors are read from safetensors files only, and of a folder only the trunk's
+own.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.blueprint import build_trunk
-from splitlearn.split.families import FAMILIES
+from splitlearn.split.families import TRUNKS, Family
 from splitlearn.split.stage import Trunk
 from splitlearn.wire.messages import CutSpec, TrunkModel
 
@@ -27,21 +28,33 @@ __all__ = [
     "digest",
     "load_layers_from_folder",
     "load_weights",
+    "stands_still",
     "trunk_groups",
     "trunk_state",
 ]
 
 Group = Literal["layers", "bottlenecks"]
 GROUPS: tuple[Group, ...] = ("layers", "bottlenecks")
+_TABLE = "table."
+_PUBLIC = ("layers.", _TABLE)
 
 
 def trunk_groups(trunk: Trunk) -> dict[Group, tuple[str, ...]]:
     """The names of the trunk's weights by group, in order."""
     names = tuple(trunk.state_dict())
     return {
-        "layers": tuple(name for name in names if name.startswith("layers.")),
-        "bottlenecks": tuple(name for name in names if not name.startswith("layers.")),
+        "layers": tuple(name for name in names if name.startswith(_PUBLIC)),
+        "bottlenecks": tuple(name for name in names if not name.startswith(_PUBLIC)),
     }
+
+
+def stands_still(name: str) -> bool:
+    """Whether a trunk's weight of this name never trains, so that nobody hands it back.
+
+    >>> stands_still("table.relative_attention_bias.weight")
+    True
+    """
+    return name.startswith(_TABLE)
 
 
 def trunk_state(trunk: Trunk, *, group: Group) -> dict[str, Tensor]:
@@ -102,11 +115,10 @@ def load_layers_from_folder(folder: Path, *, model: TrunkModel, cut: CutSpec) ->
     trunk = build_trunk(model, cut=cut)
     expected = trunk_state(trunk, group="layers")
     stored = _stored_names(folder)
-    path = FAMILIES[model.model_type].layers
     found: dict[str, Tensor] = {}
     wanted: dict[Path, list[tuple[str, str]]] = {}
     for name in expected:
-        tail = f"{path}.{name.removeprefix('layers.')}"
+        tail = _in_folder(name, family=TRUNKS[model.model_type])
         key = _match(stored, tail)
         if key is None:
             raise ManifestError(
@@ -127,6 +139,14 @@ def load_layers_from_folder(folder: Path, *, model: TrunkModel, cut: CutSpec) ->
                 f"the job needs {tuple(expected[name].shape)}; it is another model"
             )
     return {name: found[name] for name in expected}
+
+
+def _in_folder(name: str, *, family: Family) -> str:
+    """The name below the base model that a weight of a trunk's layers has."""
+    if stands_still(name):
+        within, _, _ = family.table.rpartition(".")
+        return f"{family.layers}.0.{within}.{name.removeprefix(_TABLE)}"
+    return f"{family.layers}.{name.removeprefix('layers.')}"
 
 
 def _stored_names(folder: Path) -> dict[str, Path]:

@@ -25,7 +25,7 @@ PROTOCOL = 1
 # weight of a 24-layer encoder. More is a mistake or an attack.
 MAX_FRAME_BYTES = 64 * 2**20
 
-# 64 KiB: the largest metadata we write, 4,096 lengths of up to 5 bytes each, takes 20 KiB.
+# 64 KiB: the largest metadata we write, twice 4,096 lengths of up to 5 bytes each, takes 40 KiB.
 MAX_META_BYTES = 64 * 2**10
 
 # 64 KiB: 512 tensors with names of about 50 characters; a 24-layer trunk has 384 tensors.

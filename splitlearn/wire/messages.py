@@ -53,6 +53,7 @@ __all__ = [
     "Finish",
     "Ids",
     "LoraSpec",
+    "Memory",
     "Meta",
     "Mode",
     "Norm",
@@ -73,6 +74,7 @@ __all__ = [
     "StepTensor",
     "TrunkModel",
     "Want",
+    "said",
     "spelt",
 ]
 
@@ -87,6 +89,17 @@ class Step(Meta, frozen=True):
     step: Count
 
 
+class Memory(Meta, frozen=True):
+    """What a decoder attends to beside its own tokens: the last hidden states of the encoder, by token.
+
+    width, lengths: as a StepTensor's, of the other text; there are as many lengths as it has, in
+    ACTIVATION only.
+    """
+
+    width: Length
+    lengths: Annotated[tuple[Length, ...], msgspec.Meta(max_length=4_096)]
+
+
 class StepTensor(Meta, frozen=True):
     """ACTIVATION, OUTPUT, GRADIENT, INPUT_GRADIENT: where in the run the payload belongs.
 
@@ -97,6 +110,8 @@ class StepTensor(Meta, frozen=True):
     width: padded length T that the peer rebuilds; packed: rows hold the real tokens only, so
     rows == sum(lengths), otherwise rows == len(lengths) * width.
     reply_to: sequence number of the message this one answers (0 where it answers none).
+    memory: of a decoder's trunk, where rows of its memory stand before its own; left out on the wire where
+    there are none, so that such a message is spelt as it was before there was any.
     """
 
     step: Count
@@ -107,6 +122,7 @@ class StepTensor(Meta, frozen=True):
     packed: bool
     lengths: Annotated[tuple[Length, ...], msgspec.Meta(max_length=4_096)]
     reply_to: Sequence
+    memory: Memory | None = None
 
 
 class Offer(Meta, frozen=True):
@@ -231,11 +247,19 @@ class Scale(Meta, frozen=True):
     factor: Share
 
 
+def said(meta: Meta) -> tuple[str, ...]:
+    """Names of the fields that stand beside a payload, but for a memory where there is none."""
+    names = meta.__struct_fields__
+    return names[:-1] if isinstance(meta, StepTensor) and meta.memory is None else names
+
+
 def spelt(meta: Meta) -> Meta | tuple[object, ...]:
-    """What stands on the wire for `meta`: all its fields, but for an offer's empty detail.
+    """What stands on the wire for `meta`: all its fields, but for an offer's empty detail and no memory.
 
     Of another detail, fields that came later are left out from the end on where they say nothing.
     """
+    if isinstance(meta, StepTensor) and meta.memory is None:
+        return cast(tuple[object, ...], msgspec.structs.astuple(meta)[:-1])
     if not isinstance(meta, Offer):
         return meta
     fields = cast(tuple[object, ...], msgspec.structs.astuple(meta)[:-1])

@@ -141,6 +141,7 @@ class Detail(Meta, frozen=True):
     all, so that the numbers of steps it names may leave some out. stages: codecs that come after the
     offer's own, in ascending order. clips: whether a step ends with NORM and SCALE; left out on the wire
     where it does not, so that such a detail is spelt as it was before there was clipping.
+    memory_trains: of a decoder's trunk, whether gradients by its memory travel, too; left out alike.
     """
 
     lora: LoraSpec | None = None
@@ -148,6 +149,7 @@ class Detail(Meta, frozen=True):
     repeats: bool = False
     stages: Annotated[tuple[CodecStage, ...], msgspec.Meta(max_length=8)] = ()
     clips: bool = False
+    memory_trains: bool = False
 
 
 Mode = Literal["features", "side", "lora", "full"]

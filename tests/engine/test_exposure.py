@@ -20,7 +20,7 @@ from splitlearn.errors import ManifestError
 from splitlearn.leakage import Budget
 from splitlearn.manifest import load_job
 from splitlearn.split.rows import pack
-from tests.jobs import Changes, make_job, public_lines
+from tests.jobs import PAIRS, Changes, make_job, public_lines
 
 QUICK = Budget.quick()
 
@@ -126,3 +126,10 @@ def test_a_chain_is_attacked_at_its_outer_ends_as_one_party_would_be(tmp_path: P
     assert chained.labels is not None
     assert alone.labels is not None
     assert chained.labels.best.auc == alone.labels.best.auc
+
+
+def test_rows_of_a_decoder_are_not_attacked_as_if_they_were_an_encoders(tmp_path: Path) -> None:
+    changes: Changes = {**PAIRS, "cut": {"stack": "decoder", "top": 2}}
+    made = prepare(load_job(make_job(tmp_path, changes=changes, family="bart")))
+    with pytest.raises(ManifestError, match="no attack here knows a decoder's rows yet"):
+        preflight(made, public_lines(60), max_length=32, budget=QUICK)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from transformers.utils.generic import ModelOutput
 
-from splitlearn.engine.flight import Flight, pause_at_cut
+from splitlearn.engine.flight import Flight, keep_memory, pause_at_cut
 
 
 class Paused(nn.Module):
@@ -71,3 +71,38 @@ def test_a_flight_pauses_at_each_remote_stage_in_turn() -> None:
     assert torch.equal(flight.to_cut(), x)
     assert torch.equal(flight.past_cut(2 * x), model.between(2 * x))
     assert flight.from_cut(x).loss.item() == 3.0
+
+
+class Encoding(nn.Module):
+    """A model that hands over before it pauses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.cut = nn.Linear(3, 3), Paused()
+
+    def forward(self, x: Tensor) -> ModelOutput:
+        memory = keep_memory(self.encoder(x))
+        return ModelOutput(loss=(self.cut(x) * memory).sum())
+
+
+def test_what_an_encoder_left_is_kept_by_each_flight_and_its_gradient_waits_there() -> None:
+    model = Encoding()
+    flights = [Flight(model, inputs={"x": torch.full((1, 3), float(i))}) for i in range(3)]
+    assert flights[0].memory is None
+    cuts = [flight.to_cut() for flight in flights]
+    for flight, cut in reversed(list(zip(flights, cuts, strict=True))):
+        flight.from_cut(cut).loss.backward()
+        assert flight.memory is not None
+        assert torch.equal(flight.memory.left, model.encoder(cut))
+        assert torch.equal(flight.memory.entered.grad, cut)  # type: ignore[arg-type]
+    assert model.encoder.weight.grad is None
+    with torch.no_grad():
+        still = Flight(model, inputs={"x": torch.ones(1, 3)})
+        still.to_cut()
+    assert still.memory is not None
+    assert not still.memory.entered.requires_grad
+
+
+def test_a_handover_outside_a_flight_says_so() -> None:
+    with pytest.raises(RuntimeError, match="outside a Flight"):
+        Encoding()(torch.ones(1, 3))

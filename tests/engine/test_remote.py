@@ -23,6 +23,7 @@ from splitlearn.split.cut import Cut
 from splitlearn.split.freeze import Mode, freeze, set_training
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import Detail
+from tests.crossed import crossed_model
 from tests.exactness.test_engine import batches
 from tests.rig import ComputeThread, Party, compute_party, trusted_party, trusted_run
 from tests.tiny import tiny_model
@@ -161,6 +162,7 @@ def test_what_needs_the_engines_own_loop_is_refused(tmp_path: Path) -> None:
         offer, schedule=msgspec.structs.replace(offer.schedule, staleness=1)
     )
     keeping = msgspec.structs.replace(offer, detail=Detail(repeats=True))
+    crossed = trusted_run(crossed_model("bart"), cut=CUT, total=STEPS).offer
     noise = LabelNoise(clip=1.0, noise=1.0, steps_per_epoch=4)
     for other, why in (
         (replace(run, further=(hop,)), "several compute parties"),
@@ -168,6 +170,7 @@ def test_what_needs_the_engines_own_loop_is_refused(tmp_path: Path) -> None:
         (replace(run, offer=keeping), "keeps outputs"),
         (replace(run, noise=noise), "gradient_noise"),
         (replace(run, clip_norm=1.0), "clip_norm"),
+        (replace(run, offer=crossed), "a decoder.s layers"),
     ):
         with pytest.raises(ManifestError, match=why):
             RemoteTrunk(other, Peer(pair()[0], trusted_party(tmp_path / why).gate), folder=tmp_path)

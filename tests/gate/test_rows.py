@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from splitlearn.codecs import build
@@ -17,10 +18,11 @@ from splitlearn.gate.rows import (
     read_back,
     rows_of,
     same_bits,
+    texts_beside,
 )
 from splitlearn.policy import Private
 from splitlearn.roles import Kind, Role
-from splitlearn.wire.messages import StepTensor
+from splitlearn.wire.messages import Memory, StepTensor
 from splitlearn.wire.tensors import Part
 
 
@@ -131,3 +133,72 @@ def test_of_a_text_gone_on_with_the_new_tokens_are_compared(
     with pytest.raises(RefusedError) as refused:
         check_rows(x_ND, meta=meta, **judged)
     assert refused.value.rule == "content.lengths"
+
+
+def beside(*, ids: bool = True, rows: int = 9) -> tuple[np.ndarray, StepTensor, Private]:
+    """Nine rows of a memory, and eight of a decoder."""
+    generator = np.random.default_rng(1)
+    x_ND = generator.standard_normal((rows + 8, 16)).astype(np.float32)
+    memory = Private(ids=generator.integers(5, 900, (2, 5)), labels=(), lengths=(5, 4))
+    own = Private(
+        ids=generator.integers(5, 900, (2, 4)),
+        labels=(generator.integers(5, 900, (2, 4)),),
+        lengths=(4, 4),
+        memory=memory if ids else None,
+        watched=False,
+    )
+    meta = StepTensor(0, 0, 1, "train", 4, True, (4, 4), 0, Memory(5, (5, 4)))
+    return x_ND, meta, own
+
+
+JUDGED = {"role": Role.TRUSTED, "kind": Kind.ACTIVATION, "coded": False}
+
+
+def test_rows_of_two_texts_are_each_held_against_their_own_ids() -> None:
+    x_ND, meta, private = beside()
+    check_rows(x_ND, meta=meta, private=private, **JUDGED)
+    assert private.memory is not None
+    packed = private.memory.ids[np.arange(5) < np.array([[5], [4]])]
+    for at, ids in ((slice(0, 9), packed), (slice(9, 17), private.ids.reshape(-1))):
+        leaking_ND = x_ND.copy()
+        leaking_ND[at, 3] = 0.3 * ids + 0.7
+        with pytest.raises(RefusedError) as refused:
+            check_rows(leaking_ND, meta=meta, private=private, **JUDGED)
+        assert refused.value.rule == "content.ids"
+
+
+def test_what_a_decoder_has_to_say_is_not_among_its_rows() -> None:
+    x_ND, meta, private = beside()
+    x_ND[9:, 7] = private.labels[0].reshape(-1)
+    with pytest.raises(RefusedError) as refused:
+        check_rows(x_ND, meta=meta, private=private, **(JUDGED | {"coded": True}))
+    assert refused.value.rule == "content.labels"
+
+
+@pytest.mark.parametrize(
+    ("ids", "rows", "changes", "rule"),
+    [
+        (False, 9, {}, "content.batch"),
+        (True, 9, {"memory": None}, "content.batch"),
+        (True, 9, {"memory": Memory(5, (4, 5))}, "content.lengths"),
+        (True, 9, {"memory": Memory(6, (5, 4))}, "content.batch"),
+        (True, 9, {"memory": Memory(5, ())}, "content.lengths"),
+        (True, 8, {}, "content.rows"),
+        (True, 10, {}, "content.rows"),
+    ],
+    ids=["no ids", "no rows", "lengths", "width", "no lengths", "a row too few", "too many"],
+)
+def test_rows_of_a_memory_come_with_its_ids_and_lengths(
+    ids: bool, rows: int, changes: dict[str, Memory | None], rule: str
+) -> None:
+    x_ND, meta, private = beside(ids=ids, rows=rows)
+    with pytest.raises(RefusedError) as refused:
+        check_rows(x_ND, meta=replace(meta, **changes), private=private, **JUDGED)
+    assert refused.value.rule == rule
+
+
+def test_the_texts_of_a_memory_count_as_long_as_they_are() -> None:
+    _, meta, private = beside()
+    assert texts_beside(meta, None) == (5, 4)
+    assert texts_beside(meta, private) == (5, 4, 5, 4)
+    assert texts_beside(replace(meta, memory=None), None) == ()

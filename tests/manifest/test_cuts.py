@@ -81,3 +81,47 @@ def test_what_does_not_go_together_is_told(
 def test_a_chain_has_no_place_for_either(tmp_path: Path, cut: dict[str, Any], key: str) -> None:
     with pytest.raises(ManifestError, match=f"{key} is for one compute party"):
         chained(tmp_path, FARM, cut={"bottom": 2, **cut})
+
+
+PAIRED: dict[str, Any] = {
+    "model": {"task": "sequence-to-sequence"},
+    "data": {"label": None, "target": "said"},
+    "cut": {"stack": "decoder"},
+}
+
+
+def test_which_stack_is_cut_decides_the_digest_and_the_encoder_needs_no_word(
+    tmp_path: Path,
+) -> None:
+    plain = job(tmp_path, **{**PAIRED, "cut": {}})
+    assert plain.cut.stack == "encoder"
+    assert job(tmp_path, **{**PAIRED, "cut": {"stack": "encoder"}}).digest() == plain.digest()
+    assert job(tmp_path, **PAIRED).digest() != plain.digest()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"model": {}, "data": {}}, "cut.stack is decoder, which models of task sequence-to-seq"),
+        ({"cut": {"stack": "both"}}, "cut.stack"),
+        (
+            {"cut": {"stack": "decoder", "upper": {"method": "sft", "rank": 4}}},
+            "cut.upper.method is sft, and no cut narrows the rows of an encoder below a decoder",
+        ),
+        ({"cut": {"stack": "decoder", **SIDE}}, "cut.mode is for one text a row"),
+        ({"cut": {"stack": "decoder", "cache": True}}, "cut.cache is for one text a row"),
+        ({"codec": {"activation": "delta-int4"}}, "codec.activation is delta-int4, which is for"),
+        (
+            {"codec": {"output": "pca-0.5", "public_text": "public.txt"}},
+            "codec.output is pca-0.5, which is for rows of one text",
+        ),
+        ({"schedule": {"staleness": 1}}, "schedule.staleness is 1, and gradients of an encoder"),
+        ({"canary": {"file": "train.tsv"}}, "canary.file has a use where frames can be attacked"),
+    ],
+)
+def test_what_a_decoders_layers_do_not_go_together_with_is_told(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ManifestError) as caught:
+        job(tmp_path, **{**PAIRED, **changes})
+    assert told in str(caught.value)

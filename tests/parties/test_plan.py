@@ -15,7 +15,7 @@ from parties import plan
 from parties.plan import parse_link
 from splitlearn.errors import ManifestError
 from splitlearn.pipeline.speeds import load_speeds, write_speeds
-from tests.jobs import Changes, a_port, make_clinic, make_gpuhost, make_job
+from tests.jobs import PAIRS, Changes, a_port, make_clinic, make_gpuhost, make_job
 from tests.pipeline.planning import SPEEDS
 
 ROOT = Path(__file__).parents[2]
@@ -254,3 +254,11 @@ def test_speeds_measured_for_a_chain_have_its_inner_codecs(tmp_path: Path) -> No
     kept = tmp_path / "measured.toml"
     run(path, "--link", "10mbit/5ms", "--save-speeds", kept, "--threads", 1, "--json")
     assert set(inner.values()) <= set(load_speeds(kept).codecs)
+
+
+def test_a_decoders_layers_are_not_planned_as_if_they_were_an_encoders(tmp_path: Path) -> None:
+    changes: Changes = {**PAIRS, "cut": {"stack": "decoder", "top": 2}}
+    path = make_job(tmp_path, changes=changes, family="bart")
+    (tmp_path / "speeds.toml").write_text(write_speeds(SPEEDS), encoding="utf-8")
+    with pytest.raises(ManifestError, match=r"cut\.stack is decoder, whose steps the planner"):
+        planned(path)

@@ -13,7 +13,7 @@ from splitlearn.audit.log import read_lines
 from splitlearn.audit.records import Payload, decode
 from splitlearn.manifest import load_job
 from splitlearn.policy.accounting import gaussian, gaussian_epsilon, randomised_response
-from tests.jobs import Changes, gpuhost, make_clinic, make_job
+from tests.jobs import PAIRS, Changes, gpuhost, make_clinic, make_job
 
 NOISE: Changes = {
     "privacy": {"gradient_clip": 0.7, "gradient_noise": 6.0, "delta": 1e-6},
@@ -92,3 +92,13 @@ def test_all_whom_gradients_go_to_are_named(tmp_path: Path) -> None:
     told = outlook(load_job(make_job(tmp_path, changes={"[chain]": chain})))
     assert told is not None
     assert "that this run sends to gpuhost and farm; mode features sends none" in told
+
+
+@pytest.mark.parametrize("mode", ["features", "full"])
+def test_where_a_decoders_layers_are_cut_targets_show_in_every_mode(
+    tmp_path: Path, mode: str
+) -> None:
+    changes: Changes = {**PAIRS, "cut": {"stack": "decoder", "top": 2, "mode": mode}}
+    told = outlook(load_job(make_job(tmp_path, changes=changes, family="bart")))
+    assert told is not None
+    assert "sends to gpuhost is computed from the targets, too, in every mode" in told

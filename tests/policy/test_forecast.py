@@ -12,14 +12,23 @@ from splitlearn.codecs import NAMES, NOBODY, Basis, Delta, build
 from splitlearn.engine.prepare import check_policy, prepare
 from splitlearn.errors import ManifestError, RefusedError
 from splitlearn.manifest import load_job
-from splitlearn.policy import Plan, Verdict, foresee, lasts, load, plan_of_offer, plans_of_job
+from splitlearn.policy import (
+    STEP_KINDS,
+    Plan,
+    Verdict,
+    foresee,
+    lasts,
+    load,
+    plan_of_offer,
+    plans_of_job,
+)
 from splitlearn.policy.forecast import _dtypes, _sizes, _wire_bytes
 from splitlearn.roles import MAY_SEND, Kind, Role
 from splitlearn.wire import frames, tensors
 from splitlearn.wire.messages import StepTensor
 from tests.codecs.test_delta import Shelf
 from tests.door import POLICIES, records
-from tests.jobs import Changes, make_job
+from tests.jobs import PAIRS, Changes, make_job
 from tests.rig import run_in_memory
 
 NARROW: Changes = {"cut.upper": {"method": "sft", "rank": 4}}
@@ -344,3 +353,36 @@ def test_every_stage_of_codecs_is_judged_before_a_run(tmp_path: Path) -> None:
         assert judged[1][1] != []
     with pytest.raises(RefusedError, match=r"topk-0\.1"):
         check_policy(rules, offer)
+
+
+@pytest.mark.parametrize(
+    ("cut", "twice"),
+    [
+        ({"mode": "features"}, {Kind.ACTIVATION}),
+        ({"mode": "full"}, {Kind.ACTIVATION}),
+        (
+            {"mode": "full", "train_bottom": True},
+            {Kind.ACTIVATION, Kind.GRADIENT, Kind.INPUT_GRADIENT},
+        ),
+    ],
+    ids=["features", "full", "bottom too"],
+)
+def test_rows_of_a_decoder_are_counted_with_those_of_its_encoder(
+    tmp_path: Path, cut: dict[str, object], twice: set[Kind]
+) -> None:
+    changes: Changes = {**PAIRS, "cut": {"stack": "decoder", "top": 2, **cut}}
+    job = load_job(make_job(tmp_path, changes=changes, family="bart"))
+    (told,) = plans_of_job(job)
+    assert told.columns[Kind.ACTIVATION] == 32
+    assert told.beside == twice
+    for verdict in foresee(load(POLICIES / "research.toml"), told):
+        if verdict.facts.kind in STEP_KINDS:
+            texts = 2 if verdict.facts.kind in twice else 1
+            assert verdict.facts.rows == texts * told.examples * told.longest
+    assert plan_of_offer(prepare(job).run.offer).beside == twice
+
+
+def test_a_decoders_layers_are_those_that_its_config_names(tmp_path: Path) -> None:
+    changes: Changes = {**PAIRS, "cut": {"stack": "decoder", "top": 3}}
+    with pytest.raises(ManifestError, match=r"a model of 2 layers"):
+        plans_of_job(load_job(make_job(tmp_path, changes=changes, family="bart")))

@@ -19,6 +19,7 @@ from splitlearn.wire.messages import (
     Detail,
     Empty,
     Finish,
+    Memory,
     Meta,
     Norm,
     Offer,
@@ -517,3 +518,48 @@ def test_texts_are_gone_on_with_in_a_run_offered_to_generate_and_nothing_else_is
     meta = going_on(4, 4, 4) if phase == "generate" else tensor(0, phase=phase)
     with pytest.raises(SessionError, match=f"{phase}|training"):
         pair.compute.check(Kind.ACTIVATION, meta, seq=pair.compute.next_in)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (Kind.ACTIVATION, {"memory": Memory(9, (9,))}),
+        (Kind.ACTIVATION, {"memory": Memory(9, ())}),
+        (Kind.ACTIVATION, {"memory": Memory(9, (9, 9)), "packed": False}),
+        (Kind.OUTPUT, {"memory": Memory(9, (9, 9))}),
+        (Kind.GRADIENT, {"memory": Memory(9, (9, 9)), "lengths": ()}),
+        (Kind.INPUT_GRADIENT, {"memory": Memory(9, (9, 9)), "lengths": ()}),
+    ],
+    ids=["a text too few", "no texts", "with padding", "output", "gradient", "input gradient"],
+)
+def test_a_memory_has_a_text_for_each_of_the_decoders_and_stands_where_it_has_a_use(
+    kind: Kind, changes: dict[str, Any]
+) -> None:
+    who = Role.TRUSTED if kind in {Kind.ACTIVATION, Kind.GRADIENT} else Role.COMPUTE
+    pair = Pair().open()
+    legal = msgspec.structs.replace(tensor(0, of=1), memory=Memory(9, (9, 9)))
+    back = msgspec.structs.replace(tensor(0, of=1), lengths=(), memory=Memory(9, ()))
+    before = {
+        Kind.ACTIVATION: legal,
+        Kind.OUTPUT: tensor(0, of=1),
+        Kind.GRADIENT: back,
+        Kind.INPUT_GRADIENT: back,
+    }
+    for earlier, meta in before.items():
+        speaker = Role.TRUSTED if earlier in {Kind.ACTIVATION, Kind.GRADIENT} else Role.COMPUTE
+        if earlier is kind:
+            break
+        pair.say(speaker, earlier, meta)
+    with pytest.raises(SessionError, match="padding never travels with it"):
+        pair.say(who, kind, msgspec.structs.replace(tensor(0, of=1), **changes))
+
+
+def test_a_whole_step_with_a_memory_is_legal() -> None:
+    pair = Pair().open()
+    beside = Memory(9, (9, 9))
+    pair.say(Role.TRUSTED, Kind.ACTIVATION, msgspec.structs.replace(tensor(0, of=1), memory=beside))
+    bare = msgspec.structs.replace(tensor(0, of=1), lengths=())
+    pair.say(Role.COMPUTE, Kind.OUTPUT, bare)
+    for who, kind in ((Role.TRUSTED, Kind.GRADIENT), (Role.COMPUTE, Kind.INPUT_GRADIENT)):
+        pair.say(who, kind, msgspec.structs.replace(bare, memory=Memory(9, ())))
+    assert pair.trusted.next_step == pair.compute.next_step == 1

@@ -2,7 +2,7 @@ import pytest
 from torch import nn
 
 from splitlearn.split.anatomy import family_of, layers_of
-from splitlearn.split.families import ACTIVATIONS, FAMILIES
+from splitlearn.split.families import ACTIVATIONS, FAMILIES, TRUNKS, trunk_name
 from tests.tiny import DECODERS, ENCODERS, WRITERS, tiny_model
 
 
@@ -28,3 +28,18 @@ def test_no_activation_in_the_table_has_weights() -> None:
 
     for name in ACTIVATIONS.values():
         assert not list(ACT2FN[name].parameters()), name
+
+
+def test_a_decoder_that_has_an_encoder_is_a_row_beside_its_encoders() -> None:
+    more = {name: row for name, row in TRUNKS.items() if name not in FAMILIES}
+    assert {name: row.model_type for name, row in more.items()} == {
+        "bart-decoder": "bart",
+        "marian-decoder": "marian",
+    }
+    for name, row in more.items():
+        assert trunk_name(row.model_type, stack="decoder") == name
+        encoder = FAMILIES[row.model_type]
+        assert (row.memory, row.layers) == (encoder.layers, "decoder.layers")
+        assert set(encoder.embeddings) < set(row.embeddings)
+        assert row.fields.keys() == encoder.fields.keys()
+    assert not any(row.memory for row in FAMILIES.values())

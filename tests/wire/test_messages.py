@@ -25,6 +25,7 @@ from splitlearn.wire import (
     Finish,
     Ids,
     LoraSpec,
+    Memory,
     Meta,
     Norm,
     Offer,
@@ -47,7 +48,7 @@ from splitlearn.wire import (
 )
 from splitlearn.wire.frames import MAGIC
 from splitlearn.wire.limits import PROTOCOL
-from splitlearn.wire.messages import spelt
+from splitlearn.wire.messages import said, spelt
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "wire.md"
 LONGEST_SENTENCE = 400  # characters
@@ -286,6 +287,8 @@ def test_what_came_later_into_a_detail_is_spelt_only_where_it_says_something() -
 
     assert spelling(Detail(repeats=True)) == [None, None, True, []]
     assert spelling(Detail(clips=True)) == [None, None, False, [], True]
+    trains = Detail(memory_trains=True)
+    assert spelling(trains) == [None, None, False, [], False, True]
     silent = [*fields_of(OFFER), [None, None, True, [], False]]
     with pytest.raises(WireError, match="spelt in another way"):
         frames.decode(raw_frame(Kind.OFFER, silent))
@@ -355,3 +358,38 @@ def test_the_other_sides_text_comes_back_short_and_printable() -> None:
         frames.decode(raw_frame(Kind.OFFER, [*fields_of(OFFER)[:3], evil, *fields_of(OFFER)[4:]]))
     assert len(str(caught.value)) < LONGEST_SENTENCE
     assert str(caught.value).isprintable()
+
+
+BESIDE = msgspec.structs.replace(STEP, memory=Memory(9, (9, 4)))
+
+
+def test_a_memory_is_spelt_only_where_there_is_one() -> None:
+    def spelling(meta: Meta) -> list[Any]:
+        raw = frames.encode(Kind.ACTIVATION, seq=1, meta=meta)
+        assert frames.decode(raw).meta == meta
+        fields: list[Any] = msgspec.msgpack.decode(raw[_meta_at(raw)])
+        return fields
+
+    assert spelling(BESIDE) == [*spelling(STEP), [9, [9, 4]]]
+    assert said(BESIDE) == (*said(STEP), "memory")
+    with pytest.raises(WireError, match="spelt in another way"):
+        frames.decode(raw_frame(Kind.ACTIVATION, [*fields_of(STEP), None]))
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        [0, [1]],
+        [131_073, [1]],
+        [9, [0]],
+        [9, [1] * 4_097],
+        [9],
+        [9, [1], 1],
+        [9, None],
+        [9, [[1]]],
+        [True, [1]],
+    ],
+)
+def test_a_memory_out_of_its_bounds_is_refused(memory: object) -> None:
+    with pytest.raises(WireError, match="not a legal StepTensor"):
+        frames.decode(raw_frame(Kind.ACTIVATION, [*fields_of(STEP), memory]))
