@@ -226,7 +226,6 @@ def split(trial: Trial) -> dict[str, float]:
                 before = proxy.up.carried + proxy.down.carried
                 trusted(place, "export")
                 exported = proxy.up.carried + proxy.down.carried - before
-                compute.wait(timeout=60)
             finally:
                 compute.kill()
     rows = metrics["rows"]["train"]
