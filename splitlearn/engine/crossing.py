@@ -32,8 +32,11 @@ __all__ = ["CrossExchange", "Target", "above_of", "crosses", "memory_of", "take_
 
 def crosses(offer: Offer) -> bool:
     """Whether the offered layers are a decoder's that attends to an encoder; of an unknown model, no."""
-    family = TRUNKS.get(offer.model.model_type)
-    return family is not None and bool(family.memory)
+    family, layers = TRUNKS.get(offer.model.model_type), offer.model.fields.get("layers")
+    if family is None or not isinstance(layers, int):
+        return False
+    border = family.border(layers)
+    return border is not None and offer.cut.first >= border
 
 
 @dataclass(frozen=True)

@@ -301,7 +301,8 @@ class TrustedEngine:
                 mean += loss.detach()
                 under_way[i].turn()
             else:
-                with self._tied.bottom(i) if both and not action.party else nullcontext():
+                held = self._tied.between if action.party else self._tied.bottom
+                with held(i) if both else nullcontext():
                     under_way[i].backward(action.party)
             if action is last[i]:
                 del under_way[i]

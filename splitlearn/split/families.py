@@ -67,7 +67,8 @@ class Family:
     base model that walks the layers, where it has another beside it, and drops out what the embeddings
     give. fixed: weights that are a formula's and never train. memory: of a decoder that attends to an
     encoder, the ModuleList whose last output its layers are handed beside their own input; below: what
-    stands below such layers whole.
+    stands below such layers whole. upper: the row of the decoder where its layers are counted on from those
+    of the encoder and cut with them.
     """
 
     model_type: str
@@ -86,7 +87,27 @@ class Family:
     walker: str = ""
     memory: str = ""
     below: tuple[str, ...] = ()
+    upper: "Family | None" = None
     fixed: tuple[str, ...] = ()
+
+    @property
+    def stack(self) -> str:
+        """Whose layers are cut: "encoder", where there is nothing else, "decoder" or "both"."""
+        if self.upper is not None:
+            return "both"
+        return "decoder" if self.memory else "encoder"
+
+    @property
+    def walkers(self) -> tuple[str, ...]:
+        """Parts of the base model that drop out by themselves what the embeddings below a cut give."""
+        names = (self.walker, *self.below, self.upper.walker if self.upper else "")
+        return tuple(name for name in names if name)
+
+    def border(self, layers: int) -> int | None:
+        """The first layer that is handed a memory, if any is; layers: how many the encoder has."""
+        if not self.memory:
+            return None
+        return layers if self.upper is not None else 0
 
 
 _BERT_FIELDS = {
@@ -294,16 +315,31 @@ def _decoder(model_type: str, name: str, *, norms: tuple[str, ...]) -> Family:
     )
 
 
+def _both(decoder: Family) -> Family:
+    """The layers of the encoder, and counted on from there those of the decoder."""
+    encoder = FAMILIES[decoder.model_type]
+    own = ("layers", "heads", "inner")
+    return replace(
+        encoder,
+        fields=dict(encoder.fields) | {f"decoder-{name}": decoder.fields[name] for name in own},
+        embeddings=decoder.embeddings,
+        plain=decoder.plain,
+        memory=decoder.memory,
+        upper=decoder,
+    )
+
+
 def trunk_name(model_type: str, *, stack: str = "encoder") -> str:
     """The name of a row of TRUNKS: which layers of a model of this type are cut."""
     return model_type if stack == "encoder" else f"{model_type}-{stack}"
 
 
-# What a blueprint may name. A model with two stacks of layers has two rows.
+_DECODERS = (
+    _decoder("bart", "Bart", norms=("layernorm_embedding",)),
+    _decoder("marian", "Marian", norms=()),
+)
+# What a blueprint may name. A model with two stacks of layers has three rows.
 TRUNKS: dict[str, Family] = FAMILIES | {
-    trunk_name(family.model_type, stack="decoder"): family
-    for family in (
-        _decoder("bart", "Bart", norms=("layernorm_embedding",)),
-        _decoder("marian", "Marian", norms=()),
-    )
+    trunk_name(family.model_type, stack=family.stack): family
+    for family in (*_DECODERS, *map(_both, _DECODERS))
 }

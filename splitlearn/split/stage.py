@@ -10,7 +10,8 @@ receiving happens here.
 # B batch, T padded length, D width (R where the cut is narrow)
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from transformers.masking_utils import (
 
 from splitlearn.errors import ManifestError
 from splitlearn.split.anatomy import (
+    border_of,
     depth_of,
     family_of,
     layers_of,
@@ -43,7 +45,9 @@ __all__ = [
     "Slots",
     "Trunk",
     "factor",
+    "joined_trunk",
     "lay_out",
+    "parts_of",
     "remote_stage",
     "remote_stages",
     "slots_of",
@@ -56,18 +60,20 @@ __all__ = [
 class RemoteStage(nn.Module):
     """Stands where the trunk's layers were. `exchange` takes the bottom's output to the trunk's.
 
-    The engine sets `exchange` before the model runs. A copy of the stage comes without it.
+    The engine sets `exchange` before the model runs. A copy of the stage comes without it. span: how many
+    layers it stands for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, span: int = 1) -> None:
         super().__init__()
+        self.span = span
         self.exchange: Callable[[Tensor], Tensor] = _not_connected
 
     def forward(self, h_BTD: Tensor, *_: object, **__: object) -> Tensor:
         return self.exchange(h_BTD)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "RemoteStage":
-        return RemoteStage()
+        return RemoteStage(self.span)
 
 
 class Trunk(nn.Module):
@@ -90,7 +96,9 @@ class Trunk(nn.Module):
         self.layers = nn.ModuleDict({str(index): layer for index, layer in layers.items()})
         self.send = send
         family = TRUNKS[trunk_of(config)]
-        self._causal, self._crossed = family.causal, bool(family.memory)
+        border = border_of(config)
+        self._causal = family.causal
+        self._crossed = border is not None and min(layers, default=0) >= border
         # Not among the modules: it has no weights, and nothing of it is kept or sent.
         self._rotary = [rotary_of(family, config)]
 
@@ -296,8 +304,10 @@ def slots_of(model: PreTrainedModel, *, cut: Cut) -> Slots:
         layers[begin : len(layers) - top],
         layers[len(layers) - top :],
     )
-    if trunk and all(isinstance(module, RemoteStage) for module in trunk):
-        return Slots(tuple(bottom), None, dict(enumerate(trunk, cut.first)), None, tuple(rest))
+    if any(isinstance(module, RemoteStage) for module in trunk):
+        spans = [getattr(module, "span", 1) for module in trunk]
+        numbers = accumulate(spans[:-1], initial=cut.first)
+        return Slots(tuple(bottom), None, dict(zip(numbers, trunk, strict=True)), None, tuple(rest))
     receive = trunk.pop(0) if cut.lower.method != "none" else None
     send = trunk.pop() if cut.upper.method != "none" else None
     assert len(trunk) == len(cut.whole), "the model was not factored with this cut"
@@ -318,10 +328,15 @@ def split(model: PreTrainedModel, *, cut: Cut) -> tuple[PreTrainedModel, Trunk]:
 def split_chain(
     model: PreTrainedModel, *, cut: Cut, starts: Sequence[int]
 ) -> tuple[PreTrainedModel, tuple[Trunk, ...]]:
-    """As `split`, with the trunk shared out as `cut.parts(starts)` says, a remote stage for each part."""
+    """As `split`, with the trunk shared out as `parts_of` says, a remote stage for each part."""
     slots = slots_of(model, cut=cut)
-    parts = cut.parts(starts)
-    replace_layers(model, [*slots.bottom, *(RemoteStage() for _ in parts), *slots.top])
+    parts = parts_of(model, cut=cut, starts=starts)
+    stages, at = list[nn.Module](), cut.first
+    for part in parts:
+        stages += [slots.layers[index] for index in range(at, part.first)]  # between two stacks
+        stages.append(RemoteStage(part.last - part.first))
+        at = part.last
+    replace_layers(model, [*slots.bottom, *stages, *slots.top])
     hand_over(model)
     trunks = [
         Trunk(
@@ -333,6 +348,31 @@ def split_chain(
         for part in parts
     ]
     return model, tuple(trunks)
+
+
+def parts_of(model: PreTrainedModel, *, cut: Cut, starts: Sequence[int]) -> tuple[Cut, ...]:
+    """The trunk shared out as `cut.parts(starts)` says; of two stacks, each party has layers of one.
+
+    The first layers of the decoder, below the first party that begins there, are nobody's: they stay here.
+    ManifestError where no party has layers of the encoder, or none of the decoder, or its very first one.
+    """
+    parts, border = cut.parts(starts), border_of(model.config)
+    if family_of(model).upper is None or border is None:
+        return parts
+    over = [part for part in parts if part.first < border <= part.last]
+    above = [part.first for part in parts if part.first >= border]
+    if len(over) != 1 or not above or min(above) == border:
+        raise ManifestError(
+            f"cut.stack is both, and the parties begin at layers {[part.first for part in parts]}; those of "
+            f"the decoder begin at {border}, so it takes one below, and one above {border}, which stays here"
+        )
+    return tuple(replace(part, last=border) if part in over else part for part in parts)
+
+
+def joined_trunk(parts: Sequence[Trunk]) -> Trunk:
+    """The parts of one trunk as one, for a merged model; nothing is copied."""
+    layers = {int(index): layer for part in parts for index, layer in part.layers.items()}
+    return Trunk(parts[0].config, layers=layers, receive=parts[0].receive, send=parts[-1].send)
 
 
 def remote_stage(local: PreTrainedModel) -> RemoteStage:

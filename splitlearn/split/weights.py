@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.blueprint import build_trunk
-from splitlearn.split.families import TRUNKS
+from splitlearn.split.families import TRUNKS, Family
 from splitlearn.split.stage import Trunk
 from splitlearn.wire.messages import CutSpec, TrunkModel
 
@@ -102,11 +102,11 @@ def load_layers_from_folder(folder: Path, *, model: TrunkModel, cut: CutSpec) ->
     trunk = build_trunk(model, cut=cut)
     expected = trunk_state(trunk, group="layers")
     stored = _stored_names(folder)
-    path = TRUNKS[model.model_type].layers
+    family = TRUNKS[model.model_type]
     found: dict[str, Tensor] = {}
     wanted: dict[Path, list[tuple[str, str]]] = {}
     for name in expected:
-        tail = f"{path}.{name.removeprefix('layers.')}"
+        tail = _place_of(name, family=family, border=model.fields["layers"])
         key = _match(stored, tail)
         if key is None:
             raise ManifestError(
@@ -127,6 +127,14 @@ def load_layers_from_folder(folder: Path, *, model: TrunkModel, cut: CutSpec) ->
                 f"the job needs {tuple(expected[name].shape)}; it is another model"
             )
     return {name: found[name] for name in expected}
+
+
+def _place_of(name: str, *, family: Family, border: object) -> str:
+    """Where a model's base has the weight that a trunk calls layers.N. ..."""
+    _, number, rest = name.split(".", 2)
+    if family.upper is not None and isinstance(border, int) and int(number) >= border:
+        return f"{family.upper.layers}.{int(number) - border}.{rest}"
+    return f"{family.layers}.{number}.{rest}"
 
 
 def _stored_names(folder: Path) -> dict[str, Path]:
