@@ -22,6 +22,7 @@ from splitlearn.channel.base import PeerRestarted
 from splitlearn.engine.agreement import agree, in_turns
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.clipping import check_clipping, clip
+from splitlearn.engine.crossing import crosses
 from splitlearn.engine.events import (
     Began,
     Evaluated,
@@ -43,6 +44,7 @@ from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.stale import Stretch
 from splitlearn.engine.tied import Tied
 from splitlearn.engine.watching import Watch
+from splitlearn.errors import ManifestError
 from splitlearn.pipeline import Op
 from splitlearn.roles import Kind
 from splitlearn.split.crossing import Handover
@@ -150,8 +152,14 @@ class TrustedEngine:
 
     def generate(self, prompts: Sequence[Tensor], *, sampling: Sampling) -> list[Tensor]:
         """Prompts (B, T), each of texts of equal length, with what the model of the newest checkpoint adds
-        to them. For a run offered to generate.
+        to them. For a run offered to generate. ManifestError where layers of a decoder with an encoder are
+        remote.
         """
+        if any(crosses(line.hop.offer) for line in self._lines):
+            raise ManifestError(
+                "layers of a decoder that has an encoder are remote in this run, and no text is gone on with "
+                "by them yet; take the exported model"
+            )
         outputs: list[Tensor] = []
 
         def work() -> None:
