@@ -28,7 +28,8 @@ from splitlearn.split.blueprint import trunk_model
 from splitlearn.split.cut import Cut, spec_of
 from splitlearn.split.freeze import Mode, freeze, freeze_trunk, set_training
 from splitlearn.split.lora import Where, adapt, blocks_of, trained_state, trunk_blocks
-from splitlearn.split.stage import factor, parts_of, split_chain
+from splitlearn.split.stacks import parts_of
+from splitlearn.split.stage import factor, split_chain
 from splitlearn.split.weights import GROUPS, digest, trunk_state
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import LoraSpec

@@ -8,8 +8,7 @@ from transformers import PreTrainedModel
 from splitlearn.split.anatomy import cut_stack
 from splitlearn.split.blueprint import build_trunk
 from splitlearn.split.cut import Cut
-from splitlearn.split.merge import merged
-from splitlearn.split.stage import joined_trunk
+from splitlearn.split.merge import joined_trunk, merged
 from splitlearn.split.weights import GROUPS, load_weights, trunk_groups
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import Offer

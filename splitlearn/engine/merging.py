@@ -24,7 +24,7 @@ from splitlearn.split import (
     trunk_blocks,
     trunk_groups,
 )
-from splitlearn.split.stage import joined_trunk
+from splitlearn.split.merge import joined_trunk
 
 __all__ = ["ADAPTERS", "save_run"]
 

@@ -50,7 +50,7 @@ from splitlearn.split import (
     trunk_state,
 )
 from splitlearn.split.anatomy import depth_of, family_of
-from splitlearn.split.stage import parts_of
+from splitlearn.split.stacks import parts_of
 from splitlearn.wire.messages import (
     CodecSpec,
     CodecStage,

@@ -22,7 +22,7 @@ from splitlearn.channel.base import PeerRestarted
 from splitlearn.engine.agreement import agree, in_turns
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.clipping import check_clipping, clip
-from splitlearn.engine.crossing import crosses
+from splitlearn.engine.crossing import check_generates
 from splitlearn.engine.events import (
     Began,
     Evaluated,
@@ -33,7 +33,7 @@ from splitlearn.engine.events import (
     StepDone,
     Watched,
 )
-from splitlearn.engine.flight import keep_memory, pause_at_cut
+from splitlearn.engine.flight import connect
 from splitlearn.engine.generation import Sampling, go_on
 from splitlearn.engine.kept import Kept
 from splitlearn.engine.launch import Launcher
@@ -44,12 +44,9 @@ from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.stale import Stretch
 from splitlearn.engine.tied import Tied
 from splitlearn.engine.watching import Watch
-from splitlearn.errors import ManifestError
 from splitlearn.pipeline import Op
 from splitlearn.roles import Kind
-from splitlearn.split.crossing import Handover
 from splitlearn.split.freeze import set_training
-from splitlearn.split.stage import RemoteStage
 from splitlearn.tasks.batches import Batch
 from splitlearn.tasks.score import told
 
@@ -76,11 +73,7 @@ class TrustedEngine:
         self._stepper = build_stepper(
             run.local.parameters(), optimiser=run.offer.optimiser, schedule=run.offer.schedule
         )
-        for module in run.local.modules():
-            if isinstance(module, RemoteStage):
-                module.exchange = pause_at_cut
-            elif isinstance(module, Handover):
-                module.exchange = keep_memory
+        connect(run.local)
         self._tied = Tied(run.local)
         self.losses: list[float] = []
         # Wall seconds of each step that this process did, those done again after a restart included.
@@ -155,11 +148,7 @@ class TrustedEngine:
         to them. For a run offered to generate. ManifestError where layers of a decoder with an encoder are
         remote.
         """
-        if any(crosses(line.hop.offer) for line in self._lines):
-            raise ManifestError(
-                "layers of a decoder that has an encoder are remote in this run, and no text is gone on with "
-                "by them yet; take the exported model"
-            )
+        check_generates(line.hop.offer for line in self._lines)
         outputs: list[Tensor] = []
 
         def work() -> None:

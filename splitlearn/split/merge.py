@@ -7,7 +7,7 @@ as a plain model fails at once, where otherwise it would run with some weights a
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, Protocol, cast
@@ -32,7 +32,15 @@ from splitlearn.split.side import Ladder, SideStage, ladder_in, lay_ladder
 from splitlearn.split.stage import RemoteStage, Slots, Trunk, lay_out, slots_of, uncuttable
 from splitlearn.wire.messages import SideSpec
 
-__all__ = ["CUT_FILE", "WEIGHTS_FILE", "Tokenizer", "load_merged", "merged", "save_merged"]
+__all__ = [
+    "CUT_FILE",
+    "WEIGHTS_FILE",
+    "Tokenizer",
+    "joined_trunk",
+    "load_merged",
+    "merged",
+    "save_merged",
+]
 
 CUT_FILE = "splitlearn_cut.json"
 WEIGHTS_FILE = "splitlearn.safetensors"
@@ -74,6 +82,12 @@ def _among(slots: Slots, layers: Mapping[int, nn.Module]) -> list[nn.Module]:
         else:
             inner.append(module)
     return inner
+
+
+def joined_trunk(parts: Sequence[Trunk]) -> Trunk:
+    """The parts of one trunk as one, for a merged model; nothing is copied."""
+    layers = {int(index): layer for part in parts for index, layer in part.layers.items()}
+    return Trunk(parts[0].config, layers=layers, receive=parts[0].receive, send=parts[-1].send)
 
 
 def save_merged(

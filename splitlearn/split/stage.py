@@ -10,7 +10,7 @@ receiving happens here.
 # B batch, T padded length, D width (R where the cut is narrow)
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
@@ -39,15 +39,14 @@ from splitlearn.split.cut import Bottleneck, Cut, fault
 from splitlearn.split.families import TRUNKS, Family, Halves
 from splitlearn.split.memory import own_memory
 from splitlearn.split.rows import mask_of, positions_of
+from splitlearn.split.stacks import parts_of
 
 __all__ = [
     "RemoteStage",
     "Slots",
     "Trunk",
     "factor",
-    "joined_trunk",
     "lay_out",
-    "parts_of",
     "remote_stage",
     "remote_stages",
     "slots_of",
@@ -348,31 +347,6 @@ def split_chain(
         for part in parts
     ]
     return model, tuple(trunks)
-
-
-def parts_of(model: PreTrainedModel, *, cut: Cut, starts: Sequence[int]) -> tuple[Cut, ...]:
-    """The trunk shared out as `cut.parts(starts)` says; of two stacks, each party has layers of one.
-
-    The first layers of the decoder, below the first party that begins there, are nobody's: they stay here.
-    ManifestError where no party has layers of the encoder, or none of the decoder, or its very first one.
-    """
-    parts, border = cut.parts(starts), border_of(model.config)
-    if family_of(model).upper is None or border is None:
-        return parts
-    over = [part for part in parts if part.first < border <= part.last]
-    above = [part.first for part in parts if part.first >= border]
-    if len(over) != 1 or not above or min(above) == border:
-        raise ManifestError(
-            f"cut.stack is both, and the parties begin at layers {[part.first for part in parts]}; those of "
-            f"the decoder begin at {border}, so it takes one below, and one above {border}, which stays here"
-        )
-    return tuple(replace(part, last=border) if part in over else part for part in parts)
-
-
-def joined_trunk(parts: Sequence[Trunk]) -> Trunk:
-    """The parts of one trunk as one, for a merged model; nothing is copied."""
-    layers = {int(index): layer for part in parts for index, layer in part.layers.items()}
-    return Trunk(parts[0].config, layers=layers, receive=parts[0].receive, send=parts[-1].send)
 
 
 def remote_stage(local: PreTrainedModel) -> RemoteStage:

@@ -14,11 +14,9 @@ from splitlearn.split.crossing import Beside, Handover, apart_again, as_one, han
 from splitlearn.split.cut import Bottleneck, Cut, spec_of
 from splitlearn.split.freeze import freeze, set_training
 from splitlearn.split.lora import adapt, blocks_of, trunk_blocks
-from splitlearn.split.merge import load_merged, merged, save_merged
+from splitlearn.split.merge import joined_trunk, load_merged, merged, save_merged
 from splitlearn.split.stage import (
     factor,
-    joined_trunk,
-    parts_of,
     slots_of,
     split,
     split_chain,
@@ -208,16 +206,6 @@ def test_layers_of_both_are_counted_on_and_put_back_where_they_were() -> None:
     assert list(whole.state_dict()) == list(both_model("bart").state_dict())
     expected = both_model("bart").state_dict()
     assert all(torch.equal(t, expected[n]) for n, t in whole.state_dict().items())
-
-
-@pytest.mark.parametrize("starts", [(), (2,), (3,), (3, 5)])
-def test_a_party_has_layers_of_one_stack_and_the_decoders_first_stays(
-    starts: tuple[int, ...],
-) -> None:
-    with pytest.raises(ManifestError, match="those of the decoder begin at 3"):
-        parts_of(both_model("bart"), cut=Cut(1, 6), starts=starts)
-    with pytest.raises(ManifestError, match="those of the decoder begin at 3"):
-        parts_of(both_model("bart"), cut=Cut(4, 6), starts=())
 
 
 @pytest.mark.parametrize("cut", [Cut(1, 4), Cut(3, 5), Cut(2, 6)], ids=str)
