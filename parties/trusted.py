@@ -16,6 +16,7 @@ from splitlearn.errors import AuditError, ManifestError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from splitlearn.engine.generation import Sampling
     from splitlearn.engine.prepare import Prepared
     from splitlearn.engine.trusted import TrustedEngine
     from splitlearn.manifest import Job
@@ -105,20 +106,30 @@ def train(
 
 
 @app.command()
-def evaluate(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
+def evaluate(
+    job: JobFile = Path("job.toml"),
+    bleu: Annotated[
+        bool, typer.Option("--bleu", help="Of sequence-to-sequence: score what is said, too.")
+    ] = False,
+    beams: Annotated[int, typer.Option(min=1, help="Texts tried side by side for --bleu.")] = 1,
+    threads: Threads = 0,
+) -> None:
     """Score the trained model on the job's held-out data, with the compute party's help.
 
     \b
     Example:
         splitlearn trusted evaluate job.toml
 
-    Uses the newest checkpoint that both parties hold. Prints JSON.
+    Uses the newest checkpoint that both parties hold. Prints JSON. With --bleu the decoder of a
+    sequence-to-sequence model also says a target for each text, of up to data.max_length tokens, and
+    sacrebleu compares them; nothing more is sent for that.
     """
     from parties.console import interruptible
 
     with interruptible("nothing was changed"):
         manifest = _load(job, threads)
         from splitlearn.engine.checkpoints import Checkpoints
+        from splitlearn.engine.generation import Sampling
         from splitlearn.engine.prepare import prepare
 
         if manifest.data.evaluate is None:
@@ -127,10 +138,20 @@ def evaluate(job: JobFile = Path("job.toml"), threads: Threads = 0) -> None:
             raise ManifestError(
                 f"{manifest.run.folder} holds no checkpoint; run splitlearn trusted train {job} first"
             )
+        if bleu:
+            if manifest.predicts or not manifest.writes:
+                raise manifest.fault(
+                    "model.task", f"is {manifest.model.task}; --bleu is for sequence-to-sequence"
+                )
+            _check_says(manifest)
+            from splitlearn.translation.bleu import check_bleu
+
+            check_bleu()
         prepared = _offered(prepare(manifest), to="evaluate")
         total = len(prepared.data.evaluation)
         with under_way(manifest, prepared, "evaluating", total) as work:
-            scores = _scores(prepared, work.engine)
+            said = Sampling(manifest.data.max_length, beams=beams) if bleu else None
+            scores = _scores(prepared, work.engine, saying=said)
             work.engine.finish()
     typer.echo(json.dumps(scores, indent=2))
 
@@ -150,17 +171,22 @@ def generate(
         float, typer.Option(min=0.01, max=1, help="Draw from those that have this probability.")
     ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Decides what is drawn.")] = 0,
+    beams: Annotated[
+        int, typer.Option(min=1, help="Texts tried side by side, by a decoder above an encoder.")
+    ] = 1,
     threads: Threads = 0,
 ) -> None:
-    """Go on with texts by the trained decoder, with the compute parties' help.
+    """Go on with texts by the trained decoder, or say what belongs to them, with the compute parties' help.
 
     \b
     Example:
         splitlearn trusted generate job.toml --prompt "Once upon a time"
 
     Uses the newest checkpoint that all parties hold. Each party keeps the keys and values of its own
-    layers while a text grows. Both policies have to say generating = true in their rule about
-    activations. Prints each text with what was added, a text a line.
+    layers while a text grows. Of an encoder with a decoder above it (sequence-to-sequence) a text goes
+    through the encoder once, and the decoder says here what follows from it. Both policies have to say
+    generating = true in their rule about activations. Prints each text with what was added, or what was
+    said of it, a text a line.
     """
     from parties.console import interruptible
 
@@ -168,21 +194,24 @@ def generate(
         manifest = _load(job, threads)
         from splitlearn.engine.generation import Sampling
         from splitlearn.engine.prepare import prepare
-        from splitlearn.tasks.prompts import encode_prompts
+        from splitlearn.tasks.models import positions_in
+        from splitlearn.tasks.prompts import encode_prompts, encode_sources
 
-        if not manifest.predicts:
-            raise manifest.fault("model.task", f"is {manifest.model.task}; only a decoder goes on")
+        if not manifest.writes:
+            raise manifest.fault(
+                "model.task", f"is {manifest.model.task}; only a decoder says a text"
+            )
+        _check_says(manifest)
+        if manifest.predicts and beams > 1:
+            raise ManifestError("--beams is for sequence-to-sequence; of a decoder it takes 1")
         texts = [prompt] if prompts is None else [line.rstrip("\n") for line in prompts]
         prepared = _offered(prepare(manifest), to="generate")
         tokenizer = prepared.data.tokenizer
-        ids = encode_prompts(
-            texts,
-            tokenizer=tokenizer,
-            tokens=tokens,
-            limit=prepared.model.config.max_position_embeddings,
-        )
+        encode = encode_prompts if manifest.predicts else encode_sources
+        limit = positions_in(prepared.model)
+        ids = encode(texts, tokenizer=tokenizer, tokens=tokens, limit=limit)
         with under_way(manifest, prepared, "generating", len(ids) * tokens) as work:
-            sampling = Sampling(tokens, temperature, top_p, seed)
+            sampling = Sampling(tokens, temperature, top_p, seed, beams)
             outputs = work.engine.generate(ids, sampling=sampling)
             work.engine.finish()
     for (found_S,) in outputs:
@@ -255,14 +284,37 @@ def _load(job: Path, threads: int) -> "Job":
     return manifest
 
 
-def _scores(prepared: "Prepared", engine: "TrustedEngine") -> dict[str, float]:
+def _scores(
+    prepared: "Prepared", engine: "TrustedEngine", *, saying: "Sampling | None" = None
+) -> dict[str, float]:
     from splitlearn.tasks import Scorer
+    from splitlearn.tasks.rows import PairRow
 
     assert prepared.data.held_out is not None
     scorer = Scorer(prepared.data.held_out)
-    for outputs in engine.evaluate(prepared.data.evaluation):
+    written: list[str] = []
+    for outputs in engine.evaluate(prepared.data.evaluation, saying=saying):
         scorer.add(outputs)
-    return scorer.result()
+        if saying is not None:
+            tokenizer = prepared.data.tokenizer
+            written += tokenizer.batch_decode(outputs["said"], skip_special_tokens=True)
+    scores = scorer.result()
+    if saying is not None:
+        from splitlearn.translation.bleu import bleu_of
+
+        references = [row.target for row in prepared.data.held_out.rows if isinstance(row, PairRow)]
+        scores["bleu"] = bleu_of(written, references=references, cased=True).score
+    return scores
+
+
+def _check_says(manifest: "Job") -> None:
+    """Of a remote decoder no text is asked, before anybody is dialled."""
+    if manifest.cut.stack != "encoder":
+        raise manifest.fault(
+            "cut.stack",
+            f"is {manifest.cut.stack}, and no text is said by layers of a decoder that are remote yet; "
+            "export the model and take that",
+        )
 
 
 def _offered(prepared: "Prepared", *, to: Literal["evaluate", "generate"]) -> "Prepared":

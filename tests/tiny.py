@@ -29,6 +29,7 @@ CAUSAL_TASK = "causal-language-modelling"
 WRITERS = tuple(sorted(name for name, family in FAMILIES.items() if family.walker))
 ENCODERS = tuple(sorted(n for n, family in FAMILIES.items() if not (family.causal or n in WRITERS)))
 DECODERS = tuple(sorted(name for name, family in FAMILIES.items() if family.causal))
+RELATIVE = tuple(sorted(name for name, family in FAMILIES.items() if family.table))
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,14 @@ def tiny_model(
     if causal:
         del sizes["num_labels"]
         sizes |= {"use_cache": False, "bos_token_id": 2, "eos_token_id": 3}
-    if model_type in WRITERS:
+    if model_type in RELATIVE:
+        del sizes["num_labels"], sizes["max_position_embeddings"]
+        more.pop("max_position_embeddings", None)
+        sizes |= {"d_model": 32, "d_kv": 6, "d_ff": 64, "num_heads": 4, "dropout_rate": dropout}
+        sizes |= {"num_layers": layers, "num_decoder_layers": 2, "eos_token_id": 3}
+        sizes |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
+        sizes |= {"decoder_start_token_id": 2}
+    elif model_type in WRITERS:
         del sizes["num_labels"]
         sizes |= {"d_model": 32, "encoder_layers": layers, "decoder_layers": 2}
         sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "eos_token_id": 3}

@@ -96,11 +96,11 @@ class _Loaded:
         return self.coders.of(kind, phase=meta.phase, step=meta.step, samples=samples, spans=spans)
 
     def going_on(self, meta: StepTensor) -> TrunkCache | None:
-        """The cache that new tokens of texts belong to; none in other phases.
+        """The cache that new tokens of texts belong to; none in other phases, and none of an encoder.
 
         WireError where it would be too large. That it holds the tokens before, the session has checked.
         """
-        if meta.phase != "generate":
+        if meta.phase != "generate" or not self.trunk.causal:
             return None
         texts, tokens = len(meta.lengths), meta.lengths[0]
         layers = len(self.trunk.layers)
@@ -304,10 +304,10 @@ def _build(offer: Offer, checkpoints: Checkpoints) -> _Loaded:
             f"the peer offers a {offer.model.model_type} to {offer.purpose}, in mode {offer.mode}; with "
             "a memory they train and are evaluated, in any mode but side"
         )
-    if offer.purpose == "generate" and not trunk.causal:
+    if offer.purpose == "generate" and not trunk.writes:
         raise WireError(
             f"the peer offers to go on with texts by a {offer.model.model_type} model, which sees the "
-            "tokens after each; only a decoder can"
+            "tokens after each and has no decoder; only one with a decoder can"
         )
     if offer.detail.memory_trains and not (trunk.crossed and offer.returns_input_gradient):
         raise WireError(

@@ -27,7 +27,7 @@ from splitlearn.errors import SessionError
 from splitlearn.gate import Gate
 from splitlearn.roles import Kind, Role
 from splitlearn.session import MAX_UNSETTLED, Session
-from splitlearn.split.weights import GROUPS
+from splitlearn.split.weights import GROUPS, stands_still
 from splitlearn.wire.messages import (
     Accept,
     Empty,
@@ -245,7 +245,8 @@ class Line:
     def parting(self, into: dict[str, Tensor]) -> Iterator[None]:
         """Hear the rest, a message for each turn; trained weights, if any came, are put `into`."""
         trained = ("bottlenecks", "adapters") if self.hop.offer.detail.lora else GROUPS
-        inlet = Inlet({name: t for g in trained for name, t in self.hop.groups[g].items()})
+        ours = [pair for g in trained for pair in self.hop.groups[g].items()]
+        inlet = Inlet({name: tensor for name, tensor in ours if not stands_still(name)})
         heard = 0
         while (frame := self.talk.hear(Kind.WEIGHTS, Kind.CLOSED)).kind is Kind.WEIGHTS:
             inlet.take(self.talk.parts(frame))

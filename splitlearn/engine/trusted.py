@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 
 import torch
@@ -34,7 +35,7 @@ from splitlearn.engine.events import (
     Watched,
 )
 from splitlearn.engine.flight import connect
-from splitlearn.engine.generation import Sampling, go_on
+from splitlearn.engine.generation import Sampling, go_on, say
 from splitlearn.engine.kept import Kept
 from splitlearn.engine.launch import Launcher
 from splitlearn.engine.line import Line, Peer
@@ -131,22 +132,27 @@ class TrustedEngine:
         self._watch = watch
         self._surviving_restarts(lambda: self._train(steps))
 
-    def evaluate(self, batches: Sequence[Batch]) -> list[dict[str, Tensor]]:
-        """What `told` keeps of the output for each batch, with the weights of the newest checkpoint."""
+    def evaluate(
+        self, batches: Sequence[Batch], *, saying: Sampling | None = None
+    ) -> list[dict[str, Tensor]]:
+        """What `told` keeps of the output for each batch, with the weights of the newest checkpoint.
+
+        saying: have a decoder above an encoder also say a text for each row, "said"; nothing more is sent.
+        """
         outputs: list[dict[str, Tensor]] = []
 
         def work() -> None:
             outputs.clear()
             self._begin()
-            outputs.extend(self._evaluate(batches))
+            outputs.extend(self._evaluate(batches, saying=saying))
 
         self._surviving_restarts(work)
         return outputs
 
     def generate(self, prompts: Sequence[Tensor], *, sampling: Sampling) -> list[Tensor]:
         """Prompts (B, T), each of texts of equal length, with what the model of the newest checkpoint adds
-        to them. For a run offered to generate. ManifestError where layers of a decoder with an encoder are
-        remote.
+        to them, or what a decoder above an encoder says of them. For a run offered to generate.
+        ManifestError where layers of such a decoder are remote.
         """
         check_generates(line.hop.offer for line in self._lines)
         outputs: list[Tensor] = []
@@ -336,7 +342,9 @@ class TrustedEngine:
         logits, labels = output["logits"], batch.labels["labels"]
         self.run.noise.backward(loss, logits=logits, labels=labels, items=items)
 
-    def _evaluate(self, batches: Sequence[Batch]) -> Iterator[dict[str, Tensor]]:
+    def _evaluate(
+        self, batches: Sequence[Batch], *, saying: Sampling | None = None
+    ) -> Iterator[dict[str, Tensor]]:
         set_training(self.run.local, training=False)
         step = self._next_step
         remaining = iter(batches)
@@ -357,20 +365,26 @@ class TrustedEngine:
                         output = under_way.pop(i).top()
                         done += 1
                         self._observe(Evaluated(done))
-                        yield told(output, group[i])
+                        kept = told(output, group[i])
+                        if saying is not None:
+                            kept["said"] = say(self.run.local, output, group[i], sampling=saying)
+                        yield kept
                 for line in self._lines:
                     line.settle_if_due()
 
     def _go_on(self, prompts: Sequence[Tensor], *, sampling: Sampling) -> Iterator[Tensor]:
-        for ids_BT in prompts:
+        for number, ids_BT in enumerate(prompts):
             yield go_on(
                 self.run.local,
                 self._lines,
                 ids_BT,
                 step=self._next_step,
                 sampling=sampling,
-                told=lambda done: self._observe(Evaluated(done)),
+                told=partial(self._added, number * sampling.tokens),
             )
+
+    def _added(self, before: int, done: int) -> None:
+        self._observe(Evaluated(before + done))
 
     def _save(self, step: int) -> None:
         extra: dict[str, object] = {"losses": self.losses}

@@ -3,12 +3,13 @@
 Layers, tables of angles and configs are transformers' own classes; none is written anew here.
 """
 
+import copy
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from splitlearn.errors import ManifestError
@@ -23,10 +24,12 @@ __all__ = [
     "empty_layer",
     "family_of",
     "fields_of",
+    "hidden_of",
     "layers_of",
     "replace_layers",
     "rotary_of",
     "stack_of",
+    "table_of",
     "trunk_of",
 ]
 
@@ -141,8 +144,19 @@ def layers_of(model: PreTrainedModel) -> nn.ModuleList:
 
 
 def replace_layers(model: PreTrainedModel, layers: list[nn.Module]) -> None:
-    """Puts another list in the layers' place: the base model calls each with (hidden, mask, ...)."""
+    """Puts another list in the layers' place: the base model calls each with (hidden, mask, ...).
+
+    What is no layer of the family's own returns the hidden state alone. Where layers hand something on,
+    it does too from now on.
+    """
     family, config = family_of(model), model.config
+    for module in layers if family.table else ():
+        hooks = module._forward_hooks.values()  # noqa: SLF001 - nobody else can say
+        if (
+            not isinstance(module, _class(family, "modeling", family.layer))
+            and _hand_on not in hooks
+        ):
+            module.register_forward_hook(_hand_on)
     if family.upper is not None:
         below, at = list[nn.Module](), 0
         while at < config.encoder_layers:
@@ -159,6 +173,18 @@ def replace_layers(model: PreTrainedModel, layers: list[nn.Module]) -> None:
 def _put_layers(model: PreTrainedModel, path: str, layers: list[nn.Module]) -> None:
     parent, _, name = path.rpartition(".")
     setattr(base_of(model).get_submodule(parent), name, _Layers(layers))
+
+
+def _hand_on(_: nn.Module, given: tuple[object, ...], output: object) -> object:
+    """As a layer does that was called with (hidden, mask, bias)."""
+    return output if isinstance(output, tuple) else (output, given[2], None)
+
+
+def hidden_of(output: object) -> Tensor:
+    """The hidden state in what a layer returned, whatever it hands on beside."""
+    found = output[0] if isinstance(output, tuple) else output
+    assert isinstance(found, Tensor), "a layer of our families returns the hidden state first"
+    return found
 
 
 class _Layers(nn.ModuleList):
@@ -206,6 +232,28 @@ def rotary_of(family: Family, config: PretrainedConfig) -> nn.Module | None:
         return None
     with torch.device("cpu"):  # tables are numbers that nobody sends
         return cast(nn.Module, _class(family, "modeling", family.rotary)(config))
+
+
+def table_of(
+    family: Family, config: PretrainedConfig, *, first: nn.Module | None = None
+) -> nn.Module | None:
+    """What says a width's bias of relative positions, (1, heads, T, T), by the library's `compute_bias`.
+
+    An attention with a table and nothing else, which never trains; None for families that have none.
+    first: the model's first layer, whose table is copied; without it the table has no weights (meta).
+    """
+    if not family.table:
+        return None
+    within, _, name = family.table.rpartition(".")
+    layer = _class(family, "modeling", family.layer)
+    with torch.device("meta"):
+        whole = layer(config, has_relative_attention_bias=True, layer_idx=0)
+    attention = cast(nn.Module, whole.get_submodule(within))
+    for other in [child for child, _ in attention.named_children() if child != name]:
+        delattr(attention, other)
+    if first is not None:
+        setattr(attention, name, copy.deepcopy(first.get_submodule(family.table)))
+    return attention.requires_grad_(False)
 
 
 # Config switches that change what a layer is called with or computes, and the value we support.

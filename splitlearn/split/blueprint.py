@@ -11,7 +11,14 @@ import torch
 from transformers import PreTrainedModel
 
 from splitlearn.errors import ManifestError, WireError
-from splitlearn.split.anatomy import empty_config, empty_layer, family_of, fields_of, trunk_of
+from splitlearn.split.anatomy import (
+    empty_config,
+    empty_layer,
+    family_of,
+    fields_of,
+    table_of,
+    trunk_of,
+)
 from splitlearn.split.cut import Cut, cut_of, fault
 from splitlearn.split.families import ACTIVATIONS, ATTENTIONS, TRUNKS, Family
 from splitlearn.split.stage import Trunk, lay_out, uncuttable
@@ -26,6 +33,8 @@ MAX_HEADS = 1_024
 MAX_INNER = 65_536
 MAX_HEAD_WIDTH = 1_024
 MAX_WINDOW = 65_536
+MAX_BUCKETS = 1_024
+MAX_DISTANCE = 2**20
 # 16 billion weights in float32. They take memory only as they arrive; this bounds the sum.
 MAX_TRUNK_BYTES = 64 * 2**30
 
@@ -73,7 +82,13 @@ def build_trunk(model: TrunkModel, *, cut: CutSpec) -> Trunk:
             for index in layers
         ]
     slots = lay_out(blocks, cut=place, halves=family.halves, width=config.hidden_size, bases={})
-    return Trunk(config, layers=slots.layers, receive=slots.receive, send=slots.send)
+    return Trunk(
+        config,
+        layers=slots.layers,
+        receive=slots.receive,
+        send=slots.send,
+        table=table_of(family, config),
+    )
 
 
 # From and to. A window of 0 is none; one token has at most as many before it as a message has tokens.
@@ -88,8 +103,10 @@ _WHOLE_NUMBERS = {
     "decoder-layers": (1, MAX_LAYERS),
     "decoder-heads": (1, MAX_HEADS),
     "decoder-inner": (1, MAX_INNER),
+    "buckets": (4, MAX_BUCKETS),
+    "distance": (2, MAX_DISTANCE),
 }
-_SWITCHES = ("attention-bias", "inner-bias", "joined")
+_SWITCHES = ("attention-bias", "inner-bias", "joined", "gated")
 # A dropout of 1 divides by zero; an epsilon of 0 does so for a row of equal numbers.
 _REAL_NUMBERS = {
     "dropout": (0.0, 0.99),
@@ -109,6 +126,8 @@ def _fault(family: Family, fields: Mapping[str, object]) -> str | None:
         found = _field_fault(name, fields[name])
         if found is not None:
             return found
+    if "buckets" in fields:
+        return _table_fault(fields)
     width, heads = _whole(fields, "width"), _whole(fields, "heads")
     others = _whole(fields, "decoder-heads") if "decoder-heads" in fields else heads
     for count in (heads, others):
@@ -122,6 +141,20 @@ def _fault(family: Family, fields: Mapping[str, object]) -> str | None:
             return (
                 f"head-width is {each}, expected an even number, at most {MAX_INNER // heads} here"
             )
+    return None
+
+
+def _table_fault(fields: Mapping[str, object]) -> str | None:
+    """What is wrong with heads that are as wide as they say, and with a table of relative positions.
+
+    A quarter of the buckets is for single distances; the rest are by the logarithm of what is farther.
+    """
+    heads, each = _whole(fields, "heads"), _whole(fields, "head-width")
+    if heads * each > MAX_INNER:
+        return f"head-width is {each}, expected at most {MAX_INNER // heads} with {heads} heads"
+    buckets, distance = _whole(fields, "buckets"), _whole(fields, "distance")
+    if distance <= buckets // 4:
+        return f"distance is {distance}, expected more than a quarter of {buckets} buckets"
     return None
 
 
@@ -163,7 +196,7 @@ def _misplaced(
             )
     # Queries, keys, values and what follows them; a second matrix into the inner width where one gates.
     across = int(fields["heads"]) * int(fields["head-width"]) if "head-width" in fields else width
-    inward = 3 if "head-width" in fields else 2
+    inward = 3 if fields.get("gated", "head-width" in fields) else 2
     size = (
         4
         * (place.last - place.first + 2)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from splitlearn.errors import ManifestError
-from splitlearn.split.anatomy import base_of, family_of, layers_of, replace_layers
+from splitlearn.split.anatomy import base_of, family_of, hidden_of, layers_of, replace_layers
 from splitlearn.split.families import Halves
 
 __all__ = ["Down", "PcaBasis", "SftReceiver", "SftSender", "Up", "fit_pca", "pca_pair", "sft_pair"]
@@ -201,7 +201,7 @@ def _first_layers(
     training = model.training
     left: list[Tensor] = []
     replace_layers(model, layers[:count])
-    hook = layers[count - 1].register_forward_hook(lambda _, __, h: left.append(_hidden(h)))
+    hook = layers[count - 1].register_forward_hook(lambda _, __, h: left.append(hidden_of(h)))
     model.train(False)
 
     def leaves(batch: Mapping[str, Tensor]) -> Tensor:
@@ -215,12 +215,6 @@ def _first_layers(
         hook.remove()
         replace_layers(model, layers)
         model.train(training)
-
-
-def _hidden(output: object) -> Tensor:
-    found = output[0] if isinstance(output, tuple) else output
-    assert isinstance(found, Tensor), "a layer of our families returns the hidden state first"
-    return found
 
 
 def _same_sign(vectors_RD: Tensor) -> Tensor:

@@ -65,8 +65,10 @@ class Family:
     rotary: class that makes tables of angles from positions, for families that have one. plain: config
     switches that change what a layer computes, and the value that is supported. walker: the part of a
     base model that walks the layers, where it has another beside it, and drops out what the embeddings
-    give. fixed: weights that are a formula's and never train. memory: of a decoder that attends to an
-    encoder, the ModuleList whose last output its layers are handed beside their own input; below: what
+    give. fixed: weights that never train, a formula's or those of `table`. table: where all layers use one
+    table of relative positions, its place in the first one, below the attention that reads it. Layers are
+    then handed its bias after their mask, and return (hidden, bias, None). memory: of a decoder that attends
+    to an encoder, the ModuleList whose last output its layers are handed beside their own input; below: what
     stands below such layers whole. upper: the row of the decoder where its layers are counted on from those
     of the encoder and cut with them.
     """
@@ -89,6 +91,7 @@ class Family:
     below: tuple[str, ...] = ()
     upper: "Family | None" = None
     fixed: tuple[str, ...] = ()
+    table: str = ""
 
     @property
     def stack(self) -> str:
@@ -238,6 +241,35 @@ def _bart(
     )
 
 
+def _t5(model_type: str, name: str) -> Family:
+    """As BART: the encoder's layers. Its one dropout module stands before them and after the last norm."""
+    layers, table = "encoder.block", "layer.0.SelfAttention.relative_attention_bias"
+    return Family(
+        model_type=model_type,
+        config=f"{name}Config",
+        layer=f"{name}Block",
+        layers=layers,
+        fields={
+            "layers": "num_layers",
+            "width": "d_model",
+            "heads": "num_heads",
+            "head-width": "d_kv",
+            "inner": "d_ff",
+            "activation": "dense_act_fn",
+            "gated": "is_gated_act",
+            "dropout": "dropout_rate",
+            "norm-epsilon": "layer_norm_epsilon",
+            "buckets": "relative_attention_num_buckets",
+            "distance": "relative_attention_max_distance",
+            "attention": "_attn_implementation",
+        },
+        embeddings=("shared", "encoder.embed_tokens", "encoder.dropout"),
+        walker="encoder",
+        fixed=(f"{layers}.0.{table}",),
+        table=table,
+    )
+
+
 _BIAS = {"attention-bias": "attention_bias"}
 
 
@@ -281,6 +313,8 @@ FAMILIES: dict[str, Family] = {
             embeddings=(),
             fixed=("encoder.embed_positions", "decoder.embed_positions"),
         ),
+        _t5("t5", "T5"),
+        _t5("mt5", "MT5"),
         _llama("llama", "Llama", more={**_BIAS, "inner-bias": "mlp_bias"}, plain={}),
         _llama("mistral", "Mistral", more={"window": "sliding_window"}, plain={}),
         _llama("qwen2", "Qwen2", more={}, plain={"use_sliding_window": False}),

@@ -87,7 +87,10 @@ def _among(slots: Slots, layers: Mapping[int, nn.Module]) -> list[nn.Module]:
 def joined_trunk(parts: Sequence[Trunk]) -> Trunk:
     """The parts of one trunk as one, for a merged model; nothing is copied."""
     layers = {int(index): layer for part in parts for index, layer in part.layers.items()}
-    return Trunk(parts[0].config, layers=layers, receive=parts[0].receive, send=parts[-1].send)
+    first, last = parts[0], parts[-1]
+    return Trunk(
+        first.config, layers=layers, receive=first.receive, send=last.send, table=first.table
+    )
 
 
 def save_merged(
@@ -140,12 +143,14 @@ def load_merged(folder: str | Path) -> PreTrainedModel:
         if (folder / CUT_FILE).is_file():
             note = msgspec.json.decode((folder / CUT_FILE).read_bytes(), type=_Note)
             model = _with_slots(auto.from_config(config), cut=note.cut, side=note.side)
-            twins = _twins(model)
             state = load_file(folder / WEIGHTS_FILE)
+            # A head that is written is one of its own, whatever the config makes of it.
+            twins = {name: twin for name, twin in _twins(model).items() if name not in state}
             state |= {name: state[twin] for name, twin in twins.items()}
             model.load_state_dict(state, strict=True, assign=True)
-            if twins:
-                model.tie_weights()
+            for name, twin in twins.items():
+                owner, _, leaf = name.rpartition(".")
+                setattr(model.get_submodule(owner), leaf, model.get_parameter(twin))
         else:
             model = auto.from_pretrained(str(folder), local_files_only=True, use_safetensors=True)
     except _NOT_A_MODEL as error:

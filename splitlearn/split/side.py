@@ -18,7 +18,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 from transformers import PretrainedConfig, PreTrainedModel
 
 from splitlearn.errors import ManifestError, WireError
-from splitlearn.split.anatomy import family_of, layers_of, replace_layers
+from splitlearn.split.anatomy import family_of, hidden_of, layers_of, replace_layers
 from splitlearn.split.bottleneck import Down, PcaBasis, Up, pca_pair
 from splitlearn.split.cut import Cut
 from splitlearn.split.stage import RemoteStage, Trunk
@@ -148,10 +148,10 @@ class Ladder(nn.Module):
         *layers, taps = self.trunk
         receive = len(layers) - len(self.numbers)
         for module in layers[:receive]:
-            h_BTD = module(h_BTD, *args, **kwargs)
+            h_BTD = hidden_of(module(h_BTD, *args, **kwargs))
         seen: dict[int, Tensor] = {}
         for number, layer in zip(self.numbers, layers[receive:], strict=True):
-            h_BTD = seen[number] = layer(h_BTD, *args, **kwargs)
+            h_BTD = seen[number] = hidden_of(layer(h_BTD, *args, **kwargs))
         widened: Tensor = self.network(taps(seen), *args, **kwargs)
         return widened
 
@@ -181,6 +181,7 @@ def tap(trunk: Trunk, spec: SideSpec, *, bases: Mapping[int, PcaBasis]) -> Tappe
         layers={int(name): layer for name, layer in trunk.layers.items()},
         receive=trunk.receive,
         send=Taps(downs),
+        table=trunk.table,
     ).train(trunk.training)
 
 
@@ -265,8 +266,7 @@ class _Watched(nn.Module):
         self.layer, self.number, self.seen = layer, number, seen
 
     def forward(self, h_BTD: Tensor, *args: object, **kwargs: object) -> Tensor:
-        out_BTD: Tensor = self.layer(h_BTD, *args, **kwargs)
-        self.seen[self.number] = out_BTD
+        out_BTD = self.seen[self.number] = hidden_of(self.layer(h_BTD, *args, **kwargs))
         return out_BTD
 
 

@@ -12,6 +12,7 @@ receiving happens here.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -22,14 +23,16 @@ from transformers.masking_utils import (
     create_sliding_window_causal_mask,
 )
 
-from splitlearn.errors import ManifestError
+from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.anatomy import (
     border_of,
     depth_of,
     family_of,
+    hidden_of,
     layers_of,
     replace_layers,
     rotary_of,
+    table_of,
     trunk_of,
 )
 from splitlearn.split.bottleneck import PcaBasis, pca_pair, sft_pair
@@ -56,6 +59,10 @@ __all__ = [
 ]
 
 
+# 64 texts of 1,024 tokens over 64 heads, 16 GiB: a bias makes masks as large as the scores of attention.
+MAX_SCORES = 2**32
+
+
 class RemoteStage(nn.Module):
     """Stands where the trunk's layers were. `exchange` takes the bottom's output to the trunk's.
 
@@ -71,14 +78,15 @@ class RemoteStage(nn.Module):
     def forward(self, h_BTD: Tensor, *_: object, **__: object) -> Tensor:
         return self.exchange(h_BTD)
 
-    def __deepcopy__(self, memo: dict[int, object]) -> "RemoteStage":
-        return RemoteStage(self.span)
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "exchange": _not_connected}
 
 
 class Trunk(nn.Module):
     """Layers [first, last), with the receiving module before and the sending one after, if any.
 
-    Layers keep the numbers they have in the whole model, so weight names read "layers.2. ...".
+    Layers keep the numbers they have in the whole model, so weight names read "layers.2. ...". table: as
+    `table_of` makes it, for families that have one; its weights are the first layer's, which is elsewhere.
     """
 
     def __init__(
@@ -88,9 +96,11 @@ class Trunk(nn.Module):
         layers: Mapping[int, nn.Module],
         receive: nn.Module | None,
         send: nn.Module | None,
+        table: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.config = config
+        self.table = table
         self.receive = receive
         self.layers = nn.ModuleDict({str(index): layer for index, layer in layers.items()})
         self.send = send
@@ -105,6 +115,11 @@ class Trunk(nn.Module):
     def joined(self) -> bool:
         """Whether several texts lie in one row, as `rows.positions_of` lays them."""
         return bool(getattr(self.config, "joined_texts", False))
+
+    @property
+    def writes(self) -> bool:
+        """Whether its model can be asked for a text: it is a decoder, or has one above."""
+        return self._causal or bool(TRUNKS[trunk_of(self.config)].walker)
 
     @property
     def causal(self) -> bool:
@@ -138,14 +153,29 @@ class Trunk(nn.Module):
             return self._go_on(h_BTD, cache=cache)
         if self._causal:
             return self._forward_causal(h_BTD, lengths=lengths)
+        width = h_BTD.shape[1]
         mask = create_bidirectional_mask(
-            config=self.config,
-            inputs_embeds=h_BTD,
-            attention_mask=mask_of(lengths, width=h_BTD.shape[1]),
+            config=self.config, inputs_embeds=h_BTD, attention_mask=mask_of(lengths, width=width)
         )
+        given = (mask,) if self.table is None else (mask, self._bias(h_BTD))
         for module in self.in_order():
-            h_BTD = module(h_BTD, mask)
+            h_BTD = hidden_of(module(h_BTD, *given))
         return h_BTD
+
+    def _bias(self, h_BTD: Tensor) -> Tensor:
+        """What the first layer adds to the scores of attention and hands on to all others, (1, H, T, T).
+
+        WireError where it would be too large with a batch's mask in it, as attention takes it.
+        """
+        assert self.table is not None
+        texts, width = h_BTD.shape[:2]
+        scores = texts * self.config.num_attention_heads * width**2
+        if scores > MAX_SCORES:
+            raise WireError(
+                f"the peer sent {texts} texts padded to {width} tokens, which have {scores} pairs of tokens "
+                f"over all heads, more than {MAX_SCORES}; use smaller batches"
+            )
+        return cast(Callable[[int, int], Tensor], self.table.compute_bias)(width, width)
 
     def _forward_causal(self, h_BTD: Tensor, *, lengths: Sequence[int]) -> Tensor:
         """What the base model gives its layers, from lengths: mask, positions, tables of angles."""
@@ -328,7 +358,7 @@ def split_chain(
     model: PreTrainedModel, *, cut: Cut, starts: Sequence[int]
 ) -> tuple[PreTrainedModel, tuple[Trunk, ...]]:
     """As `split`, with the trunk shared out as `parts_of` says, a remote stage for each part."""
-    slots = slots_of(model, cut=cut)
+    slots, family = slots_of(model, cut=cut), family_of(model)
     parts = parts_of(model, cut=cut, starts=starts)
     stages, at = list[nn.Module](), cut.first
     for part in parts:
@@ -343,6 +373,7 @@ def split_chain(
             layers={index: slots.layers[index] for index in part.whole},
             receive=slots.receive if part is parts[0] else None,
             send=slots.send if part is parts[-1] else None,
+            table=table_of(family, model.config, first=slots.bottom[0]),
         ).train(model.training)
         for part in parts
     ]

@@ -1,8 +1,9 @@
 """A trunk's weights: named in two groups, digested, read from a model folder, put in strictly.
 
-Group "layers" is what stands unchanged in the model folder that everybody can download; group
-"bottlenecks" is what the trusted party made for this cut. Tensors are read from safetensors files
-only, and of a folder only the trunk's own.
+Group "layers" is what stands unchanged in the model folder that everybody can download, with the table
+of relative positions that the layers read, if there is one; group "bottlenecks" is what the trusted
+party made for this cut. Tensors are read from safetensors files only, and of a folder only the trunk's
+own.
 """
 
 import hashlib
@@ -27,21 +28,33 @@ __all__ = [
     "digest",
     "load_layers_from_folder",
     "load_weights",
+    "stands_still",
     "trunk_groups",
     "trunk_state",
 ]
 
 Group = Literal["layers", "bottlenecks"]
 GROUPS: tuple[Group, ...] = ("layers", "bottlenecks")
+_TABLE = "table."
+_PUBLIC = ("layers.", _TABLE)
 
 
 def trunk_groups(trunk: Trunk) -> dict[Group, tuple[str, ...]]:
     """The names of the trunk's weights by group, in order."""
     names = tuple(trunk.state_dict())
     return {
-        "layers": tuple(name for name in names if name.startswith("layers.")),
-        "bottlenecks": tuple(name for name in names if not name.startswith("layers.")),
+        "layers": tuple(name for name in names if name.startswith(_PUBLIC)),
+        "bottlenecks": tuple(name for name in names if not name.startswith(_PUBLIC)),
     }
+
+
+def stands_still(name: str) -> bool:
+    """Whether a trunk's weight of this name never trains, so that nobody hands it back.
+
+    >>> stands_still("table.relative_attention_bias.weight")
+    True
+    """
+    return name.startswith(_TABLE)
 
 
 def trunk_state(trunk: Trunk, *, group: Group) -> dict[str, Tensor]:
@@ -106,7 +119,7 @@ def load_layers_from_folder(folder: Path, *, model: TrunkModel, cut: CutSpec) ->
     found: dict[str, Tensor] = {}
     wanted: dict[Path, list[tuple[str, str]]] = {}
     for name in expected:
-        tail = _place_of(name, family=family, border=model.fields["layers"])
+        tail = _in_folder(name, family=family, border=model.fields["layers"])
         key = _match(stored, tail)
         if key is None:
             raise ManifestError(
@@ -129,8 +142,11 @@ def load_layers_from_folder(folder: Path, *, model: TrunkModel, cut: CutSpec) ->
     return {name: found[name] for name in expected}
 
 
-def _place_of(name: str, *, family: Family, border: object) -> str:
-    """Where a model's base has the weight that a trunk calls layers.N. ..."""
+def _in_folder(name: str, *, family: Family, border: object) -> str:
+    """The name below the base model that a weight of a trunk's layers has; border: layers of its encoder."""
+    if stands_still(name):
+        within, _, _ = family.table.rpartition(".")
+        return f"{family.layers}.0.{within}.{name.removeprefix(_TABLE)}"
     _, number, rest = name.split(".", 2)
     if family.upper is not None and isinstance(border, int) and int(number) >= border:
         return f"{family.upper.layers}.{int(number) - border}.{rest}"

@@ -6,6 +6,7 @@ weights that the files lack, a tokenizer without a vocabulary, a text longer tha
 """
 
 import inspect
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ from splitlearn.data.quiet import quiet
 from splitlearn.errors import ManifestError
 from splitlearn.manifest import Job
 
-__all__ = ["Loaded", "load_model", "load_public"]
+__all__ = ["Loaded", "load_model", "load_public", "positions_in"]
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,12 @@ def load_model(job: Job, *, found: Sequence[str] = ()) -> Loaded:
         job, model=model, missing=report["missing_keys"], other=report["mismatched_keys"]
     )
     _check_tokenizer(job, model=model, tokenizer=tokenizer)
+    if job.writes:
+        for part in model.modules():  # a decoder beside its encoder has a config of its own
+            if isinstance(part, PreTrainedModel):
+                part.config.use_cache = False  # no text is gone on with while it trains
     if job.predicts:
         model.loss_type = "ForCausalLM"  # GPT-2's is not told from its name, and a warning says so
-        model.config.use_cache = False  # no text is gone on with while it trains
         model.config.joined_texts = job.data.join
     if job.cut.stack != "encoder":
         model.config.cut_stack = job.cut.stack
@@ -148,7 +152,8 @@ def _check_weights(
     missing: Collection[str],
     other: Collection[tuple[str, torch.Size, torch.Size]],
 ) -> None:
-    base = f"{model.base_model_prefix}."
+    prefix = model.base_model_prefix
+    base = f"{prefix}." if hasattr(model, prefix) else ""  # some have their head beside their parts
     # A pooler is part of the head for our purposes: masked-LM checkpoints have none.
     lost = sorted(key for key in missing if key.startswith(base) and ".pooler." not in key)
     if lost:
@@ -187,7 +192,7 @@ def _check_tokenizer(
             "model.path",
             f'is "{path}", whose tokenizer has {len(tokenizer)} pieces and whose model {pieces}',
         )
-    limit = min(_positions(model), tokenizer.model_max_length)
+    limit = min(positions_in(model), tokenizer.model_max_length)
     if job.data.max_length > limit:
         raise job.fault(
             "data.max_length",
@@ -199,11 +204,14 @@ def _check_tokenizer(
     tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name in taken]
 
 
-def _positions(model: PreTrainedModel) -> int:
-    """Positions a text may have. RoBERTa's kin begin to count after the padding token's number."""
+def positions_in(model: PreTrainedModel) -> int:
+    """Positions a text may have, without end where they are relative ones only.
+
+    RoBERTa's kin begin to count after the padding token's number.
+    """
     embeddings = getattr(model.base_model, "embeddings", None)
     table = getattr(embeddings, "position_embeddings", None)
     if not isinstance(table, nn.Embedding):
-        return int(model.config.max_position_embeddings)
+        return int(getattr(model.config, "max_position_embeddings", sys.maxsize))
     skipped = 0 if table.padding_idx is None else table.padding_idx + 1
     return table.num_embeddings - skipped

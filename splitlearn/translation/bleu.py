@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from splitlearn.errors import ManifestError
 
-__all__ = ["Bleu", "bleu_of"]
+__all__ = ["Bleu", "bleu_of", "check_bleu"]
 
 
 @dataclass(frozen=True)
@@ -16,23 +17,28 @@ class Bleu:
     signature: str
 
 
-def bleu_of(written: Sequence[str], *, references: Sequence[str]) -> Bleu:
-    """Of a whole corpus with one reference each, in lower case, tokenised as WMT does ("13a").
+def check_bleu() -> None:
+    """ManifestError where sacrebleu is missing: before what is to be scored is written, not after."""
+    if find_spec("sacrebleu") is None:
+        raise ManifestError(
+            "package sacrebleu is missing; install it: pip install 'splitlearn[translate]'"
+        )
 
-    In lower case, because an uncased vocabulary writes no other. Raises ManifestError where sacrebleu
-    is missing, or the two are not alike in number.
+
+def bleu_of(written: Sequence[str], *, references: Sequence[str], cased: bool = False) -> Bleu:
+    """Of a whole corpus with one reference each, tokenised as WMT does ("13a").
+
+    cased: else in lower case, because an uncased vocabulary writes no other. Raises ManifestError where
+    sacrebleu is missing, or the two are not alike in number.
     """
     if len(written) != len(references) or not written:
         raise ManifestError(
             f"{len(written)} translations and {len(references)} references; expected as many of each, "
             "and some"
         )
-    try:
-        from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415 - an extra's, and only for scores
-    except ImportError:
-        raise ManifestError(
-            "package sacrebleu is missing; install it: pip install 'splitlearn[translate]'"
-        ) from None
-    metric = BLEU(lowercase=True)
+    check_bleu()
+    from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415 - an extra's, and only for scores
+
+    metric = BLEU(lowercase=not cased)
     found = metric.corpus_score(list(written), [list(references)])
     return Bleu(round(float(found.score), 4), str(metric.get_signature()))

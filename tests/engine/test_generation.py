@@ -21,15 +21,18 @@ from splitlearn.engine.plain import train_plain
 from splitlearn.engine.prepare import check_policy
 from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.trusted import TrustedEngine
-from splitlearn.errors import RefusedError, SplitLearnError, WireError
+from splitlearn.engine.weights import keep
+from splitlearn.errors import ManifestError, RefusedError, SplitLearnError, WireError
 from splitlearn.policy import load
+from splitlearn.roles import Kind
 from splitlearn.split.anatomy import layers_of
 from splitlearn.split.cut import Bottleneck, Cut
 from splitlearn.split.freeze import freeze
 from splitlearn.split.lora import adapt, blocks_of, fold, targets_in
 from splitlearn.split.stage import factor
-from splitlearn.wire.messages import LoraSpec
+from splitlearn.wire.messages import LoraSpec, StepTensor
 from tests.chains import chain_engine, chain_run, hosts
+from tests.engine.test_compute import desk_at, payload, rows
 from tests.rig import (
     ADAMW,
     POLICIES,
@@ -41,7 +44,7 @@ from tests.rig import (
     trusted_party,
     trusted_run,
 )
-from tests.tiny import DECODERS, tiny_batch, tiny_model
+from tests.tiny import DECODERS, WRITERS, tiny_batch, tiny_model
 
 PROMPT = torch.tensor([[7, 11, 5, 9]])
 TWO = torch.tensor([[7, 11, 5], [20, 6, 41]])
@@ -147,6 +150,44 @@ def test_tokens_and_logits_are_those_of_the_unsplit_model_with_its_cache(
     assert all(map(torch.equal, said, logits))
 
 
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(tokens=9), DRAWN, Sampling(tokens=9, beams=3)],
+    ids=["likeliest", "drawn", "beams"],
+)
+@pytest.mark.parametrize("model_type", WRITERS)
+def test_a_decoder_above_a_remote_encoder_says_what_the_unsplit_model_says(
+    tmp_path: Path, model_type: str, sampling: Sampling
+) -> None:
+    """Each text goes through the encoder once; the decoder needs nobody."""
+    model = tiny_model(model_type)
+    whole = copy.deepcopy(model)
+    run = run_of(model)
+    said: list[Tensor] = []
+    hook = model.get_output_embeddings().register_forward_hook(lambda _, __, out: said.append(out))
+    with at_work(tmp_path, run) as engine:
+        said.clear()
+        found = engine.generate([PROMPT, TWO], sampling=sampling)
+    hook.remove()
+    expected = [unsplit(whole, ids, sampling) for ids in (PROMPT, TWO)]
+    assert all(torch.equal(one, other) for one, (other, _) in zip(found, expected, strict=True))
+    assert [one[:, 0].tolist() for one in found] == [[2], [2, 2]]  # where a decoder begins
+    logits = [step for _, steps in expected for step in steps]
+    assert len(said) == len(logits) > 4
+    assert all(map(torch.equal, said, logits))
+    assert activations(tmp_path / "clinic") == [(4, 4), (6, 3)]
+
+
+def activations(party: Path) -> list[tuple[int, int]]:
+    """Rows of each message that left while texts were generated, and the longest text in it."""
+    records = [decode(line) for line, _ in read_lines(party / "audit")]
+    return [
+        (r.rows, r.longest)
+        for r in records
+        if isinstance(r, Payload) and (r.phase, r.direction) == ("generate", "out")
+    ]
+
+
 @pytest.mark.parametrize("model_type", ["gpt2", "llama"])
 def test_a_run_with_adapters_goes_on_as_the_unsplit_model_and_as_the_merged_one(
     tmp_path: Path, model_type: str
@@ -178,9 +219,11 @@ def test_a_run_with_adapters_goes_on_as_the_unsplit_model_and_as_the_merged_one(
     assert not torch.equal(found, unsplit(base, TWO, sampling)[0])
 
 
-@pytest.mark.parametrize("model_type", ["gpt2", "llama"])
+@pytest.mark.parametrize(
+    ("model_type", "counts"), [("gpt2", [4, 1]), ("llama", [4, 1]), ("bart", [4, 6])]
+)
 def test_a_text_goes_on_through_a_chain_of_two_compute_parties(
-    tmp_path: Path, model_type: str
+    tmp_path: Path, model_type: str, counts: list[int]
 ) -> None:
     """Each keeps the keys and values of its own layers; the second party has two."""
     model = tiny_model(model_type)
@@ -208,16 +251,9 @@ def test_a_text_goes_on_through_a_chain_of_two_compute_parties(
             host.close()
     for one, ids in zip(found, (PROMPT, TWO), strict=True):
         assert torch.equal(one, unsplit(whole, ids, DRAWN)[0])
-    sent = [
-        [
-            (r.kind.value, r.rows)
-            for r in (decode(line) for line, _ in read_lines(host.clinic.folder / "audit"))
-            if isinstance(r, Payload) and (r.phase, r.direction) == ("generate", "out")
-        ]
-        for host in parties
-    ]
-    assert sent[0] == sent[1]
-    assert sent[0][:2] == [("activation", 4), ("activation", 1)]
+    first, second = (activations(host.clinic.folder) for host in parties)
+    assert first == second
+    assert [count for count, _ in first[:2]] == counts
 
 
 def chain_offered(run: TrustedRun, purpose: str) -> TrustedRun:
@@ -232,13 +268,7 @@ def test_each_token_after_the_prompt_is_one_row_of_each_text(tmp_path: Path) -> 
     run = run_of(tiny_model("llama"))
     with at_work(tmp_path, run) as engine:
         engine.generate([TWO], sampling=Sampling(tokens=5))
-    records = [decode(line) for line, _ in read_lines(tmp_path / "clinic" / "audit")]
-    rows = [
-        (r.kind.value, r.rows, r.longest)
-        for r in records
-        if isinstance(r, Payload) and (r.phase, r.direction) == ("generate", "out")
-    ]
-    assert rows == [("activation", 6, 3), *(("activation", 2, n) for n in (4, 5, 6, 7))]
+    assert activations(tmp_path / "clinic") == [(6, 3), (2, 4), (2, 5), (2, 6), (2, 7)]
 
 
 def test_long_texts_are_settled_on_their_way(
@@ -308,6 +338,22 @@ def test_an_encoder_that_is_to_go_on_with_texts_is_the_peers_fault(tmp_path: Pat
         engine.generate([PROMPT], sampling=Sampling(tokens=3))
 
 
+def test_an_encoder_below_a_decoder_is_sent_whole_texts_and_keeps_nothing_of_them(
+    tmp_path: Path,
+) -> None:
+    run = run_of(tiny_model("t5"))
+    desk = desk_at(tmp_path)
+    desk.engine._overlap = False  # it answers before it hears the next one
+    keep(desk.place.received, run.groups["layers"], name=run.offer.layers)
+    desk.agree(offered(run, "generate").offer)
+    whole = StepTensor(0, 0, 1, "generate", 3, False, (3, 3), 0)
+    next_ones = msgspec.structs.replace(whole, width=1, lengths=(4, 4))
+    desk.say(Kind.ACTIVATION, whole, payload(rows(6)))
+    desk.say(Kind.ACTIVATION, next_ones, payload(rows(2)))
+    answered = desk.fails(WireError, "2 examples padded to 1 takes 2 rows")
+    assert answered == [Kind.ACCEPT, Kind.READY, Kind.OUTPUT]
+
+
 def test_the_models_own_settings_decide_only_where_a_text_ends() -> None:
     model = tiny_model("llama")
     model.generation_config.num_beams = 4
@@ -318,3 +364,43 @@ def test_the_models_own_settings_decide_only_where_a_text_ends() -> None:
         3,
     )
     assert made.num_beams in (None, 1)
+
+
+def test_of_a_decoder_above_an_encoder_they_say_where_it_begins_and_what_it_may_not_say() -> None:
+    model = tiny_model("marian")
+    own = model.generation_config
+    own.num_beams, own.length_penalty, own.max_length = 4, 0.1, 512
+    own.bad_words_ids, own.forced_eos_token_id, own.decoder_start_token_id = [[1]], 3, 1
+    made = Sampling(tokens=7, beams=2).config(model)
+    assert (made.bad_words_ids, made.forced_eos_token_id) == ([[1]], 3)
+    assert (made.decoder_start_token_id, made.pad_token_id, made.num_beams) == (1, 1, 2)
+    assert (made.max_new_tokens, made.length_penalty) == (7, None)
+
+
+def test_beams_are_refused_where_peers_keep_what_they_have_of_a_text() -> None:
+    with pytest.raises(ManifestError, match="3 beams cannot be tried over a llama model"):
+        Sampling(tokens=7, beams=3).config(tiny_model("llama"))
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_texts_said_while_scoring_are_the_unsplit_models_and_cost_no_message(
+    tmp_path: Path, beams: int
+) -> None:
+    """Several texts side by side, padded on the right; T5's padding is past its table's last bucket."""
+    model = tiny_model("t5")
+    whole, saying = copy.deepcopy(model).eval(), Sampling(tokens=7, beams=beams)
+    run = trusted_run(model, cut=Cut(1, 3), total=1)
+    rows = [batch_of(tiny_batch(whole, seed=seed)) for seed in (3, 4)]
+    parties = trusted_party(tmp_path), compute_party(tmp_path)
+    ours, theirs = pair()
+    ComputeThread(parties[1], theirs)
+    engine = trusted_engine(run, parties[0], ours)
+    found = engine.evaluate(rows, saying=saying)
+    sent = engine.sent[Kind.ACTIVATION]
+    alone = engine.evaluate(rows)
+    assert engine.sent[Kind.ACTIVATION] == 2 * sent
+    for batch, one, other in zip(rows, found, alone, strict=True):
+        said = whole.generate(**batch.inputs, generation_config=saying.config(whole))
+        assert torch.equal(one.pop("said"), said)
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in other)

@@ -62,9 +62,11 @@ def whole_weights(
     result: Result, run_cut: Cut, offer_trunk: dict[str, Tensor]
 ) -> dict[str, Tensor]:
     trunk = build_trunk(result.engine.run.offer.model, cut=result.engine.run.offer.cut)
+    # What never trains does not come home.
+    every = {**result.engine.run.groups["layers"], **offer_trunk}
     for group in GROUPS:
         names = trunk_groups(trunk)[group]
-        load_weights(trunk, {name: offer_trunk[name] for name in names}, group=group)
+        load_weights(trunk, {name: every[name] for name in names}, group=group)
     return merged(result.local, trunk=trunk, cut=run_cut).state_dict()
 
 

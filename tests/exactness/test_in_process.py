@@ -189,6 +189,39 @@ def test_a_remote_encoder_below_a_decoder_is_as_exact(
     )
 
 
+@pytest.mark.parametrize("mode", ["full", "features"])
+@pytest.mark.parametrize(
+    "more",
+    [{"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, {"attention": "eager"}],
+    ids=["gated", "eager"],
+)
+def test_both_kinds_of_t5_are_as_exact_with_a_frozen_bottom(
+    more: dict[str, object], mode: str
+) -> None:
+    """A bottom that is frozen drops nothing out; here nothing does, so that both can be compared."""
+    assert_the_same_run(
+        lambda: factor(tiny_model("t5", **more), cut=Cut(2, 3), bases={}),
+        cut=Cut(2, 3),
+        mode=mode,
+        train_bottom=False,
+    )
+
+
+def test_a_narrow_t5_is_split_as_exactly() -> None:
+    cut = Cut(1, 3, Bottleneck("pca", 6), Bottleneck("pca", 4))
+
+    def make() -> PreTrainedModel:
+        model = tiny_model("t5")
+        text = [tiny_batch(model, seed=seed).inputs for seed in range(3)]
+        bases = {
+            "lower": fit_pca(model, text, layer=cut.first, rank=6),
+            "upper": fit_pca(model, text, layer=cut.last, rank=4),
+        }
+        return factor(model, cut=cut, bases=bases)
+
+    assert_the_same_run(make, cut=cut)
+
+
 @pytest.mark.parametrize("cut", CUTS, ids=lambda cut: f"{cut.first}-{cut.last}")
 @pytest.mark.parametrize("model_type", DECODERS)
 def test_ten_steps_of_a_split_decoder_equal_the_unsplit_ones_to_the_bit(

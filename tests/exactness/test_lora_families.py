@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from splitlearn.engine.plain import train_plain
-from splitlearn.split.anatomy import family_of, layers_of
+from splitlearn.split.anatomy import base_of, family_of, layers_of
 from splitlearn.split.cut import Cut
 from splitlearn.split.freeze import freeze
 from splitlearn.split.lora import Where, adapt, blocks_of, targets_in, trained_state
@@ -35,7 +35,7 @@ def spec_for(model: PreTrainedModel, *, dropout: float = 0.0) -> LoraSpec:
     ("model_type", "where", "train_bottom"),
     [
         *((name, "all", True) for name in (*ENCODERS, *DECODERS, *WRITERS)),
-        *((name, "trunk", False) for name in ("gpt2", "llama", "mistral", "bart")),
+        *((name, "trunk", False) for name in ("gpt2", "llama", "mistral", "bart", "t5")),
     ],
 )
 def test_adapters_train_as_in_the_unsplit_run(
@@ -78,7 +78,8 @@ def test_adapters_train_as_in_the_unsplit_run(
     # Every adapter trained: none stands where no gradient comes.
     assert begun.keys() == result.trunk.keys()
     assert all(not torch.equal(begun[name], result.trunk[name]) for name in begun)
-    layers = f"{model.base_model_prefix}.{family_of(whole).layers}"
+    below = "" if base_of(whole) is whole else f"{whole.base_model_prefix}."
+    layers = f"{below}{family_of(whole).layers}"
     home = {name.replace("layers.", f"{layers}.", 1): t for name, t in result.trunk.items()}
     found = trained_state(result.local) | home
     wanted = trained_state(whole)

@@ -73,9 +73,10 @@ def side_run(
         ("bert", CUT),
         ("distilbert", CUT),
         ("bart", CUT),
+        ("t5", CUT),
         ("bert", Cut(1, 3, lower=Bottleneck("sft", 8))),
     ],
-    ids=["bert", "distilbert", "bart", "narrow"],
+    ids=["bert", "distilbert", "bart", "t5", "narrow"],
 )
 def test_a_split_run_with_a_side_network_is_the_unsplit_run(
     tmp_path: Path, family: str, cut: Cut, micro: int

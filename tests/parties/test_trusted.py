@@ -20,7 +20,9 @@ from splitlearn.engine.prepare import specs, unsplit
 from splitlearn.errors import ManifestError, RefusedError
 from splitlearn.manifest import load_job
 from splitlearn.tasks import Scorer
+from splitlearn.translation.bleu import bleu_of
 from tests.jobs import CAUSAL, PAIRS, Changes, gpuhost, make_clinic
+from tests.tiny import WRITERS
 
 EXACT: Changes = {
     "codec": dict.fromkeys(("activation", "output", "gradient", "input_gradient"), "identity"),
@@ -85,15 +87,33 @@ def gone_on_with(model_folder: Path, prompt: str) -> str:
     return str(tokenizer.decode(found[0], skip_special_tokens=True))
 
 
+def bleu_alone(model_folder: Path, job: Path) -> float:
+    """Of what transformers alone says by the exported model, a text at a time."""
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(model_folder),
+        splitlearn.load_merged(model_folder),
+    )
+    rows = [json.loads(line) for line in (job.parent / "evaluate.jsonl").read_text().splitlines()]
+    said = [
+        model.generate(
+            **tokenizer(row["text"], return_tensors="pt"), max_new_tokens=16, num_beams=2
+        )
+        for row in rows
+    ]
+    written = [str(tokenizer.decode(found[0], skip_special_tokens=True)) for found in said]
+    return bleu_of(written, references=[row["text"] for row in rows], cased=True).score
+
+
 @pytest.mark.parametrize(
     ("family", "join", "cut"),
     [
         ("gpt2", False, {"top": 3}),
         ("llama", True, {"top": 3}),
         ("bart", False, {"top": 3}),
+        ("t5", False, {"top": 3}),
         ("bart", False, {"top": 2, "stack": "decoder"}),
     ],
-    ids=["gpt2", "llama", "bart", "bart in its decoder"],
+    ids=["gpt2", "llama", "bart", "t5", "bart in its decoder"],
 )
 def test_a_decoder_is_trained_split_as_unsplit_and_what_is_exported_has_its_perplexity(
     tmp_path: Path,
@@ -102,26 +122,39 @@ def test_a_decoder_is_trained_split_as_unsplit_and_what_is_exported_has_its_perp
     cut: dict[str, object],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    task = PAIRS if family == "bart" else CAUSAL
+    task = PAIRS if family in WRITERS else CAUSAL
     changes: Changes = {
         **task,
         "cut": {"train_bottom": True, **cut},
         "codec": EXACT["codec"],
-        "data": {**task["data"], "join": join},
+        "data": {**task["data"], "join": join, **({"target": "text"} if family in WRITERS else {})},
         "policy": {"file": "research.toml"},
     }
     job = make_clinic(tmp_path, changes, family=family)
-    with gpuhost(tmp_path, job, runs=2 if family == "bart" else 3):
+    remote = "stack" in cut
+    with gpuhost(tmp_path, job, runs=2 if remote else 4 if family in WRITERS else 3):
         trusted.train(job, threads=1)
         trusted.export(job, to=tmp_path / "model", threads=1)
         capsys.readouterr()
-        if family == "bart":
-            with pytest.raises(ManifestError, match="only a decoder goes on"):
-                trusted.generate(job, prompt="the old film", threads=1)
+        if remote:
+            for ask in (
+                lambda: trusted.generate(job, prompt="the old film", threads=1),
+                lambda: trusted.evaluate(job, bleu=True, threads=1),
+            ):
+                with pytest.raises(ManifestError, match=r"cut\.stack is decoder, and no text"):
+                    ask()
         else:
             trusted.generate(job, prompt="the old film", tokens=6, threads=1)
             told = capsys.readouterr().out.strip()
             assert told == gone_on_with(tmp_path / "model", "the old film")
+            assert told
+        if family in WRITERS and not remote:
+            trusted.evaluate(job, bleu=True, beams=2, threads=1)
+            scored = json.loads(capsys.readouterr().out)
+            assert scored.pop("bleu") == bleu_alone(tmp_path / "model", job) > 0
+            assert scored == metrics_of(job).scores
+    report = audit.verify(job.parent / "run" / "audit", judge_of=judge_of)
+    assert report.ok, report.findings
     metrics, manifest = metrics_of(job), load_job(job)
     data, model = unsplit(manifest)
     optimiser, schedule = specs(manifest, steps=data.steps.total)
@@ -142,6 +175,20 @@ def test_a_decoder_is_trained_split_as_unsplit_and_what_is_exported_has_its_perp
         for outputs in evaluate_plain(whole, batches=data.evaluation, observe=lambda _: None):
             scorer.add(outputs)
         assert scorer.result() == metrics.scores
+
+
+def test_what_no_model_can_be_asked_for_is_said_before_anybody_is_dialled(tmp_path: Path) -> None:
+    job = make_clinic(tmp_path)
+    with pytest.raises(
+        ManifestError, match=r"model\.task is sequence-classification; only a decoder"
+    ):
+        trusted.generate(job, prompt="the old film", threads=1)
+    (job.parent / "run" / "checkpoints" / "2").mkdir(parents=True)
+    with pytest.raises(ManifestError, match=r"--bleu is for sequence-to-sequence"):
+        trusted.evaluate(job, bleu=True, threads=1)
+    job = make_clinic(tmp_path / "gpt2", CAUSAL, family="gpt2")
+    with pytest.raises(ManifestError, match="--beams is for sequence-to-sequence"):
+        trusted.generate(job, prompt="the old film", beams=2, threads=1)
 
 
 def test_features_without_held_out_data_trains_and_exports_a_plain_folder(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ from splitlearn.split.anatomy import (
     empty_layer,
     family_of,
     fields_of,
+    hidden_of,
     layers_of,
     replace_layers,
     rotary_of,
+    table_of,
 )
 from splitlearn.split.families import FAMILIES
-from tests.tiny import DECODERS, ENCODERS, TASKS, WRITERS, tiny_model
+from tests.tiny import DECODERS, ENCODERS, RELATIVE, TASKS, WRITERS, tiny_batch, tiny_model
 
 FAMILY_NAMES = sorted(FAMILIES)
 
@@ -51,20 +53,25 @@ def test_a_layer_built_from_the_fields_has_the_weights_of_the_real_one(model_typ
 
 @pytest.mark.parametrize("model_type", [*ENCODERS, *WRITERS])
 def test_the_fields_decide_everything_that_a_layer_computes(model_type: str) -> None:
-    model = tiny_model(model_type, dropout=0.25).eval()
+    more = {"layer_norm_epsilon": 1e-3} if model_type in RELATIVE else {}
+    model = tiny_model(model_type, dropout=0.25, **more).eval()
     family = family_of(model)
     config = empty_config(family, fields_of(family, model.config))
     layer = empty_layer(family, config, index=1)
     layer.load_state_dict(layers_of(model)[1].state_dict())
     h_BTD = torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(0))
-    expected = layers_of(model)[1](h_BTD, None)
-    assert torch.equal(layer.eval()(h_BTD, None), expected)
+    expected = hidden_of(layers_of(model)[1](h_BTD, None))
+    assert torch.equal(hidden_of(layer.eval()(h_BTD, None)), expected)
     real = layers_of(model)[1]
     drops = [m.p for m in layer.modules() if isinstance(m, nn.Dropout)]
     assert drops == [m.p for m in real.modules() if isinstance(m, nn.Dropout)]
-    assert [m.eps for m in layer.modules() if isinstance(m, nn.LayerNorm)] == [
-        m.eps for m in real.modules() if isinstance(m, nn.LayerNorm)
-    ]
+    assert epsilons(layer) == epsilons(real)
+    assert epsilons(layer)
+
+
+def epsilons(layer: nn.Module) -> list[float]:
+    found = [getattr(m, "eps", getattr(m, "variance_epsilon", None)) for m in layer.modules()]
+    return [epsilon for epsilon in found if epsilon is not None]
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -182,3 +189,40 @@ def test_a_config_that_changes_what_a_layer_does_is_refused(switch: str, value: 
     setattr(model.config, switch, value)
     with pytest.raises(ManifestError, match=f"{switch} = {value}"):
         family_of(model)
+
+
+@pytest.mark.parametrize("model_type", RELATIVE)
+def test_a_table_says_the_bias_that_the_first_layer_hands_on(model_type: str) -> None:
+    model = tiny_model(model_type).eval()
+    family = family_of(model)
+    handed: list[torch.Tensor] = []
+    hook = layers_of(model)[2].register_forward_pre_hook(lambda _, args: handed.append(args[2]))
+    batch = tiny_batch(model)
+    model(**batch.inputs, **batch.labels)
+    hook.remove()
+    config = empty_config(family, fields_of(family, model.config))
+    table = table_of(family, config, first=layers_of(model)[0])
+    assert table is not None
+    assert torch.equal(table.compute_bias(9, 9), handed[0])
+    assert handed[0].unique().numel() > 20  # four heads, seven or eight buckets
+    assert [name for name, _ in table.named_parameters()] == ["relative_attention_bias.weight"]
+    (copied,) = table.parameters()
+    assert copied.data_ptr() not in {weight.data_ptr() for weight in model.parameters()}
+    assert not copied.requires_grad
+    empty = table_of(family, config)
+    assert empty is not None
+    assert all(weight.is_meta and not weight.requires_grad for weight in empty.parameters())
+    assert table_of(FAMILIES["bart"], config) is None
+
+
+@pytest.mark.parametrize("model_type", RELATIVE)
+def test_what_stands_among_layers_that_hand_something_on_does_so_too(model_type: str) -> None:
+    model = tiny_model(model_type).eval()
+    batch = tiny_batch(model)
+    expected = model(**batch.inputs, **batch.labels).logits
+    first, *rest = layers_of(model)
+    among = [_Counting([]), _Counting([])]
+    for _ in range(2):  # once more changes nothing
+        replace_layers(model, [first, among[0], *rest, among[1]])
+    assert torch.equal(model(**batch.inputs, **batch.labels).logits, expected)
+    assert [len(module._forward_hooks) for module in layers_of(model)] == [0, 1, 0, 0, 0, 1]

@@ -13,7 +13,7 @@ from splitlearn.split.cut import Bottleneck, Cut, spec_of
 from splitlearn.split.families import FAMILIES
 from splitlearn.split.stage import factor, split
 from splitlearn.wire.messages import CutSpec, TrunkModel
-from tests.tiny import DECODERS, ENCODERS, WRITERS, tiny_model
+from tests.tiny import DECODERS, ENCODERS, RELATIVE, WRITERS, tiny_model
 
 PCA, SFT = Bottleneck("pca", 6), Bottleneck("sft", 4)
 CUT = Cut(1, 3)
@@ -72,9 +72,11 @@ def test_a_blueprint_survives_the_wire(model_type: str, attention: str) -> None:
 def test_a_trunk_holds_no_embedding_head_or_layer_of_its_neighbours(model_type: str) -> None:
     cut = Cut(1, 3, SFT, SFT) if model_type in ENCODERS else Cut(1, 2, PCA, PCA)
     trunk = build_trunk(trunk_model(tiny_model(model_type)), cut=spec_of(cut))
-    assert not [m for m in trunk.modules() if isinstance(m, torch.nn.Embedding)]
+    tables = [m for m in trunk.modules() if isinstance(m, torch.nn.Embedding)]
+    assert [table.num_embeddings for table in tables] == ([8] if model_type in RELATIVE else [])
     assert list(trunk.layers) == ["1"]
-    assert {name.split(".")[0] for name in trunk.state_dict()} == {"receive", "layers", "send"}
+    parts = {"receive", "layers", "send", *(("table",) if model_type in RELATIVE else ())}
+    assert {name.split(".")[0] for name in trunk.state_dict()} == parts
 
 
 def test_a_blueprint_says_nothing_of_vocabulary_labels_or_positions() -> None:
@@ -97,6 +99,9 @@ def test_a_blueprint_says_nothing_of_vocabulary_labels_or_positions() -> None:
             "inner-bias",
             "inner-dropout",
             "joined",
+            "gated",
+            "buckets",
+            "distance",
         }
 
 
@@ -139,6 +144,7 @@ def test_a_field_out_of_bounds_is_the_peers_fault_and_named(name: str, value: ob
 
 
 MISTRAL, LLAMA = trunk_model(tiny_model("mistral")), trunk_model(tiny_model("llama"))
+T5 = trunk_model(tiny_model("t5"))
 
 
 @pytest.mark.parametrize(
@@ -162,6 +168,15 @@ MISTRAL, LLAMA = trunk_model(tiny_model("mistral")), trunk_model(tiny_model("lla
         (LLAMA, "inner-bias", "yes"),
         (LLAMA, "joined", 0),
         (LLAMA, "joined", None),
+        (T5, "gated", 1),
+        (T5, "buckets", 3),
+        (T5, "buckets", 1025),
+        (T5, "buckets", 28),  # of which a quarter is no less than the distance, 6
+        (T5, "distance", 2),
+        (T5, "distance", 2**20 + 1),
+        (T5, "distance", 6.0),
+        (T5, "head-width", 1),
+        (T5, "head-width", 1025),
     ],
 )
 def test_a_decoders_field_out_of_bounds_is_the_peers_fault_and_named(
@@ -170,6 +185,38 @@ def test_a_decoders_field_out_of_bounds_is_the_peers_fault_and_named(
     bad = TrunkModel(model.model_type, model.fields | {name: value})  # type: ignore[dict-item]
     with pytest.raises(WireError, match=rf"{model.model_type} trunk that cannot be: .*{name}"):
         build_trunk(bad, cut=spec_of(CUT))
+
+
+def test_heads_that_say_how_wide_they_are_need_not_divide_the_width() -> None:
+    odd = TrunkModel("t5", T5.fields | {"heads": 3, "head-width": 7})
+    trunk = build_trunk(odd, cut=spec_of(CUT))
+    assert trunk.get_parameter("layers.1.layer.0.SelfAttention.q.weight").shape == (21, 32)
+    assert trunk.get_parameter("table.relative_attention_bias.weight").shape == (8, 3)
+    wide = TrunkModel("t5", T5.fields | {"heads": 128, "head-width": 1024})
+    with pytest.raises(WireError, match="head-width is 1024, expected at most 512 with 128 heads"):
+        build_trunk(wide, cut=spec_of(CUT))
+
+
+@pytest.mark.parametrize("model_type", RELATIVE)
+def test_both_kinds_of_feed_forward_parts_are_built(model_type: str) -> None:
+    for kind, inner in (("relu", {"wi", "wo"}), ("gated-gelu", {"wi_0", "wi_1", "wo"})):
+        blueprint = trunk_model(tiny_model(model_type, feed_forward_proj=kind))
+        assert blueprint.fields["activation"] == ("relu" if kind == "relu" else "gelu-new")
+        trunk = build_trunk(blueprint, cut=spec_of(CUT))
+        part = trunk.layers["1"].get_submodule("layer.1.DenseReluDense")
+        assert {name for name, _ in part.named_children()} == inner | {"dropout", "act"}
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 40])
+@pytest.mark.parametrize(("buckets", "distance"), [(4, 2), (5, 2), (1024, 257), (32, 2**20)])
+def test_every_table_within_bounds_has_a_place_for_every_distance(
+    buckets: int, distance: int, width: int
+) -> None:
+    fields = T5.fields | {"buckets": buckets, "distance": distance}
+    table = build_trunk(TrunkModel("t5", fields), cut=spec_of(CUT)).table
+    assert table is not None
+    table.relative_attention_bias = torch.nn.Embedding(buckets, 4)
+    assert table.compute_bias(width, width).shape == (1, 4, width, width)
 
 
 def test_a_cut_through_a_block_that_has_no_halves_is_the_peers_fault() -> None:
@@ -239,8 +286,8 @@ VALUES = st.one_of(
 
 
 @given(
-    st.sampled_from([GOOD, MISTRAL, LLAMA]),
-    st.dictionaries(st.sampled_from(sorted(LLAMA.fields)), VALUES, max_size=4),
+    st.sampled_from([GOOD, MISTRAL, LLAMA, T5]),
+    st.dictionaries(st.sampled_from(sorted({*LLAMA.fields, *T5.fields})), VALUES, max_size=4),
     st.integers(0, 9),
     st.integers(0, 9),
     st.sampled_from(["none", "pca", "sft"]),

@@ -6,7 +6,7 @@ from splitlearn.split.anatomy import base_of, layers_of
 from splitlearn.split.cut import Bottleneck, Cut
 from splitlearn.split.freeze import freeze, freeze_trunk, set_training
 from splitlearn.split.stage import factor, slots_of, split
-from tests.tiny import DECODERS, ENCODERS, WRITERS, tiny_model
+from tests.tiny import DECODERS, ENCODERS, RELATIVE, WRITERS, tiny_model
 
 CUT = Cut(2, 3, Bottleneck("sft", 4), Bottleneck("sft", 4))
 MODES = [("features", False), ("full", False), ("full", True)]
@@ -80,7 +80,7 @@ def test_a_frozen_decoders_embeddings_run_without_the_dropout_beside_them() -> N
 
 
 @pytest.mark.parametrize(("mode", "train_bottom"), MODES)
-@pytest.mark.parametrize("model_type", WRITERS)
+@pytest.mark.parametrize("model_type", sorted({*WRITERS} - {*RELATIVE}))
 def test_above_a_remote_encoder_a_decoder_trains_but_for_the_embeddings_that_they_share(
     model_type: str, mode: str, train_bottom: bool
 ) -> None:
@@ -95,6 +95,33 @@ def test_above_a_remote_encoder_a_decoder_trains_but_for_the_embeddings_that_the
     assert base.encoder.training is trains  # else the embeddings' output would be dropped out
     assert slots.top[0].training
     assert base.decoder.training
+
+
+@pytest.mark.parametrize(("mode", "train_bottom"), MODES)
+@pytest.mark.parametrize("model_type", RELATIVE)
+def test_a_table_of_relative_positions_never_trains_in_an_encoder_that_is_cut(
+    model_type: str, mode: str, train_bottom: bool
+) -> None:
+    cut = Cut(2, 3)
+    model = tiny_model(model_type, dropout=0.5)
+    freeze(model, cut=cut, mode=mode, train_bottom=train_bottom)
+    slots, trains = slots_of(model, cut=cut), mode == "full" and train_bottom
+    (table,) = [n for n, _ in slots.bottom[0].named_parameters() if "relative" in n]
+    assert {p.requires_grad for n, p in slots.bottom[0].named_parameters() if n != table} == {
+        trains
+    }
+    assert not slots.bottom[0].get_parameter(table).requires_grad
+    assert standing(model.shared) == standing(slots.bottom[1]) == {trains}
+    assert standing(nn.ModuleList([*slots.top, *model.decoder.block])) == {True}
+    set_training(model, training=True)
+    assert model.encoder.dropout.training is trains
+    assert model.decoder.dropout.training
+    assert slots.top[0].training
+    _, trunk = split(factor(model, cut=cut, bases={}), cut=cut)
+    freeze_trunk(trunk, mode=mode)
+    assert standing(trunk.layers) == {mode == "full"}
+    assert trunk.table is not None
+    assert standing(trunk.table) == {False}
 
 
 def test_freezing_again_in_another_mode_undoes_the_first() -> None:

@@ -8,6 +8,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -140,6 +141,30 @@ def test_a_model_with_a_decoder_above_its_encoder_is_saved_as_exactly(
     loaded = load_merged(tmp_path)
     assert same(outputs(loaded, batch), expected)
     assert loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight
+    if not cut.narrow:
+        plain = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+        assert same(outputs(plain, batch), expected)
+
+
+@pytest.mark.parametrize("cut", [Cut(1, 3), Cut(2, 3, PCA, PCA)], ids=str)
+def test_a_head_of_its_own_stays_one_whatever_the_config_says(cut: Cut, tmp_path: Path) -> None:
+    """T5 1.1: its config calls the head tied once it is read, and its files have two of them."""
+    model = tiny_model("t5", feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+    model.lm_head.weight = torch.nn.Parameter(torch.randn(60, 32))
+    model.save_pretrained(tmp_path / "published")
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "published")
+    assert model.config.scale_decoder_outputs is False
+    batch = tiny_batch(model)
+    local, trunk = parts(model, cut=cut, batch=batch)
+    expected = outputs(local, batch)
+    save_merged(tmp_path / "model", model=merged(local, trunk=trunk, cut=cut), cut=cut)
+    loaded = load_merged(tmp_path / "model")
+    assert same(outputs(loaded, batch), expected)
+    assert loaded.lm_head.weight is not loaded.shared.weight
+    assert loaded.encoder.embed_tokens.weight is loaded.shared.weight
+    if not cut.narrow:
+        plain = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model").eval()
+        assert same(outputs(plain, batch), expected)
 
 
 @pytest.mark.parametrize("count", [1, 3])

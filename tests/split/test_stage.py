@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from splitlearn.errors import ManifestError
+from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.anatomy import base_of, layers_of
 from splitlearn.split.bottleneck import Down, SftReceiver, SftSender, Up, fit_pca
 from splitlearn.split.cut import Bottleneck, Cut
@@ -17,7 +17,7 @@ from splitlearn.split.stage import (
     split,
     split_chain,
 )
-from tests.tiny import DECODERS, ENCODERS, WRITERS, joined_batch, tiny_batch, tiny_model
+from tests.tiny import DECODERS, ENCODERS, RELATIVE, WRITERS, joined_batch, tiny_batch, tiny_model
 
 PCA, SFT = Bottleneck("pca", 6), Bottleneck("sft", 4)
 
@@ -53,6 +53,28 @@ def test_the_trunks_mask_is_the_base_models_own(model_type: str) -> None:
     assert found is not None
     assert torch.equal(expected, found)
     assert expected.dtype == found.dtype
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("model_type", RELATIVE)
+def test_the_trunks_bias_of_relative_positions_is_the_one_that_the_first_layer_hands_on(
+    model_type: str, attention: str
+) -> None:
+    model = tiny_model(model_type, attention=attention).eval()
+    batch = tiny_batch(model)
+    seen: list[tuple[Tensor, Tensor]] = []
+    hook = layers_of(model)[1].register_forward_pre_hook(lambda _, args: seen.append(args[1:3]))
+    model(**batch.inputs, **batch.labels)
+    hook.remove()
+    _, trunk = split(model, cut=Cut(1, 3))
+    for layer in trunk.layers.values():
+        layer.register_forward_pre_hook(lambda _, args: seen.append(args[1:3]))
+    trunk(torch.randn(3, 9, 32), lengths=batch.lengths)
+    assert len(seen) == 3
+    for mask, bias in seen[1:]:
+        assert torch.equal(mask, seen[0][0])
+        assert torch.equal(bias, seen[0][1])
+        assert not bias.requires_grad
 
 
 @pytest.mark.parametrize("joined", [False, True])
@@ -188,6 +210,23 @@ def test_a_copied_stage_forgets_its_exchange() -> None:
     with pytest.raises(AssertionError, match="before the engine set its exchange"):
         copied(torch.zeros(1, 1, 32))
     assert remote_stage(local)(torch.zeros(1, 1, 32)).shape == (1, 1, 32)
+
+
+def test_a_bias_larger_than_a_machine_is_the_peers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, trunk = split(factored("t5", Cut(1, 3)), cut=Cut(1, 3))
+    monkeypatch.setattr("splitlearn.split.stage.MAX_SCORES", 2 * 4 * 5**2)
+    assert trunk(torch.zeros(2, 5, 32), lengths=(5, 3)).shape == (2, 5, 32)
+    with pytest.raises(WireError, match="3 texts padded to 5 tokens, which have 300 pairs"):
+        trunk(torch.zeros(3, 5, 32), lengths=(5, 3, 1))
+
+
+def test_a_copied_stage_hands_on_what_it_was_handed() -> None:
+    local, _ = split(factored("t5", Cut(1, 3)), cut=Cut(1, 3))
+    copied = remote_stage(copy.deepcopy(local))
+    copied.exchange = lambda h_BTD: h_BTD + 1
+    bias = torch.ones(1, 4, 2, 2)
+    hidden, handed, across = copied(torch.zeros(1, 2, 32), None, bias, None, None, None, cache=None)
+    assert (float(hidden.min()), handed is bias, across) == (1.0, True, None)
 
 
 def test_the_stage_is_called_as_a_layer_is() -> None:

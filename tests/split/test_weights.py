@@ -17,10 +17,11 @@ from splitlearn.split.weights import (
     digest,
     load_layers_from_folder,
     load_weights,
+    stands_still,
     trunk_groups,
     trunk_state,
 )
-from tests.tiny import ENCODERS, real_model_folder, tiny_model
+from tests.tiny import ENCODERS, RELATIVE, real_model_folder, tiny_model
 
 CUT = Cut(2, 4, Bottleneck("sft", 4), Bottleneck("sft", 6))
 
@@ -40,6 +41,23 @@ def test_the_two_groups_are_all_of_the_weights(model_type: str) -> None:
     assert sorted(groups["layers"] + groups["bottlenecks"]) == sorted(full.state_dict())
     assert {name.split(".")[1] for name in groups["layers"]} == {"2"}
     assert {name.split(".")[0] for name in groups["bottlenecks"]} == {"receive", "send"}
+
+
+@pytest.mark.parametrize("model_type", RELATIVE)
+def test_a_table_of_relative_positions_is_one_of_the_layers_weights(model_type: str) -> None:
+    full, empty = trunks(model_type, cut=Cut(1, 3))
+    groups = trunk_groups(full)
+    assert groups["bottlenecks"] == ()
+    table = "table.relative_attention_bias.weight"
+    assert [name for name in groups["layers"] if stands_still(name)] == [table]
+    load_weights(empty, trunk_state(full, group="layers"), group="layers")
+    h_BTD = torch.randn(2, 7, 32)
+    with torch.no_grad():
+        expected = full.eval()(h_BTD, lengths=(7, 3))
+        assert torch.equal(empty.eval()(h_BTD, lengths=(7, 3)), expected)
+        empty.get_parameter(table).add_(1.0 * torch.arange(8)[:, None])
+        assert not torch.equal(empty(h_BTD, lengths=(7, 3)), expected)
+    assert not empty.get_parameter(table).requires_grad
 
 
 def test_a_trunk_without_a_bottleneck_has_one_group() -> None:

@@ -1,5 +1,6 @@
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel, RobertaTokenizerFast
 
 from splitlearn.errors import ManifestError
-from splitlearn.manifest import Job
+from splitlearn.manifest import Job, load_job
 from splitlearn.pretrain.models import build_discriminator, export_model
 from splitlearn.split.anatomy import layers_of
-from splitlearn.tasks.models import Loaded, load_model
+from splitlearn.tasks.models import Loaded, load_model, positions_in
 from tests.babble import lines, vocabulary
 from tests.babble import model as model_settings
+from tests.jobs import PAIRS
+from tests.jobs import make_job as make_files
 
 MakeJob = Callable[..., Job]
 TASKS = ["sequence-classification", "token-classification", "question-answering"]
@@ -278,3 +281,22 @@ def test_a_decoder_needs_no_padding_token_and_keeps_no_keys_and_values_in_traini
     assert loaded.model.lm_head.weight is loaded.model.transformer.wte.weight
     with pytest.raises(ManifestError, match=r"data\.max_length is 49; this model takes at most 48"):
         load_model(make_job(model=path, data={"max_length": 49}))
+
+
+def test_relative_positions_have_no_end_and_neither_decoder_keeps_keys_and_values(
+    tmp_path: Path,
+) -> None:
+    job = load_job(make_files(tmp_path, family="t5", changes=PAIRS))
+    model = load_model(job).model
+    assert type(model).__name__ == "T5ForConditionalGeneration"
+    assert positions_in(model) == sys.maxsize
+    assert not model.config.use_cache
+    assert not model.decoder.config.use_cache
+    long = {**PAIRS, "data": {**PAIRS["data"], "max_length": 65}}
+    with pytest.raises(ManifestError, match="this model takes at most 64 tokens"):
+        load_model(load_job(make_files(tmp_path, family="t5", changes=long)))
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    del weights["encoder.block.1.layer.0.SelfAttention.q.weight"]
+    save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ManifestError, match=r"lack 1 weights of its own config, such as encoder"):
+        load_model(job)

@@ -4,7 +4,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from splitlearn.errors import ManifestError
-from splitlearn.tasks.prompts import encode_prompts
+from splitlearn.tasks.prompts import encode_prompts, encode_sources
 
 
 def test_each_text_is_by_itself_and_not_at_its_end(gpt2_folder: Path) -> None:
@@ -31,3 +31,27 @@ def test_a_text_that_cannot_be_gone_on_with_is_named(
         encode_prompts(
             ["a" if tokens == 4 else text, text], tokenizer=tokenizer, tokens=tokens, limit=48
         )
+
+
+def test_an_encoder_reads_a_text_with_its_end(bert_folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
+    texts = ["a film", "the long film"]
+    found = encode_sources(texts, tokenizer=tokenizer, tokens=16, limit=16)
+    assert [ids.tolist() for ids in found] == [[tokenizer(text)["input_ids"]] for text in texts]
+    assert all(ids[0, -1] == tokenizer.sep_token_id for ids in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "told"),
+    [
+        (" ", 4, "prompt 2 of 2 has no token"),
+        ("a " * 15, 4, "prompt 2 of 2 has 17 tokens; the model has 16 positions"),
+        ("a film", 17, "17 tokens are asked for; the model has 16 positions"),
+    ],
+)
+def test_a_source_that_cannot_be_read_is_named(
+    bert_folder: Path, text: str, tokens: int, told: str
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
+    with pytest.raises(ManifestError, match=told):
+        encode_sources(["a film", text], tokenizer=tokenizer, tokens=tokens, limit=16)

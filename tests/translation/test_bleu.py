@@ -1,7 +1,7 @@
 import pytest
 
 from splitlearn.errors import ManifestError
-from splitlearn.translation.bleu import bleu_of
+from splitlearn.translation.bleu import bleu_of, check_bleu
 
 
 def test_the_same_in_another_case_is_perfect_and_another_text_is_not() -> None:
@@ -16,3 +16,15 @@ def test_the_same_in_another_case_is_perfect_and_another_text_is_not() -> None:
 def test_a_wrong_number_is_refused() -> None:
     with pytest.raises(ManifestError, match="1 translations and 2 references"):
         bleu_of(["a"], references=["a", "b"])
+
+
+def test_where_case_counts_another_case_is_another_word() -> None:
+    found = bleu_of(["two dogs run over it ."], references=["Two dogs run over it ."], cased=True)
+    assert 50 < found.score < 90
+    assert "case:mixed" in found.signature
+
+
+def test_a_missing_package_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("splitlearn.translation.bleu.find_spec", lambda _: None)
+    with pytest.raises(ManifestError, match=r"pip install 'splitlearn\[translate\]'"):
+        check_bleu()
