@@ -86,7 +86,8 @@ def plan(  # noqa: PLR0913, PLR0917 - options, each by its name
         manifest = load_job(job)
         if manifest.cut.stack != "encoder":
             raise manifest.fault(
-                "cut.stack", "is decoder, whose steps the planner does not know yet"
+                "cut.stack",
+                f"is {manifest.cut.stack}, and the planner does not know a decoder's steps yet",
             )
         wire = parse_link(link) if link is not None else _probed(manifest)
         found = _speeds(manifest, speeds, threads=threads)

@@ -23,10 +23,10 @@ __all__ = ["guarantees", "outlook", "sentence"]
 def outlook(job: "Job") -> str | None:
     """What to tell once before a run from whose payloads labels can be read; None where none leaves."""
     whom = " and ".join(peer.party for peer in job.peers)
-    if job.cut.stack == "decoder":
+    if job.cut.stack != "encoder":
         return (
-            f"cut.stack decoder: what this run sends to {whom} is computed from the targets, too, in every "
-            "mode; whoever owns the model can read them as well as the texts"
+            f"cut.stack {job.cut.stack}: what this run sends to {whom} is computed from the targets, too, in "
+            "every mode; whoever owns the model can read them as well as the texts"
         )
     if not job.cut.sends_gradients:
         return None

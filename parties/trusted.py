@@ -143,7 +143,7 @@ def evaluate(
                 raise manifest.fault(
                     "model.task", f"is {manifest.model.task}; --bleu is for sequence-to-sequence"
                 )
-            _check_home(manifest)
+            _check_says(manifest)
             from splitlearn.translation.bleu import check_bleu
 
             check_bleu()
@@ -201,7 +201,7 @@ def generate(
             raise manifest.fault(
                 "model.task", f"is {manifest.model.task}; only a decoder says a text"
             )
-        _check_home(manifest)
+        _check_says(manifest)
         if manifest.predicts and beams > 1:
             raise ManifestError("--beams is for sequence-to-sequence; of a decoder it takes 1")
         texts = [prompt] if prompts is None else [line.rstrip("\n") for line in prompts]
@@ -284,14 +284,6 @@ def _load(job: Path, threads: int) -> "Job":
     return manifest
 
 
-def _check_home(manifest: "Job") -> None:
-    if manifest.cut.stack != "encoder":
-        raise manifest.fault(
-            "cut.stack",
-            f"is {manifest.cut.stack}; texts are said by a decoder that is whole at home",
-        )
-
-
 def _scores(
     prepared: "Prepared", engine: "TrustedEngine", *, saying: "Sampling | None" = None
 ) -> dict[str, float]:
@@ -313,6 +305,16 @@ def _scores(
         references = [row.target for row in prepared.data.held_out.rows if isinstance(row, PairRow)]
         scores["bleu"] = bleu_of(written, references=references, cased=True).score
     return scores
+
+
+def _check_says(manifest: "Job") -> None:
+    """Of a remote decoder no text is asked, before anybody is dialled."""
+    if manifest.cut.stack != "encoder":
+        raise manifest.fault(
+            "cut.stack",
+            f"is {manifest.cut.stack}, and no text is said by layers of a decoder that are remote yet; "
+            "export the model and take that",
+        )
 
 
 def _offered(prepared: "Prepared", *, to: Literal["evaluate", "generate"]) -> "Prepared":

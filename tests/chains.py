@@ -23,12 +23,16 @@ from splitlearn.engine.seeds import offer_seed, stage_seed
 from splitlearn.engine.trusted import TrustedEngine
 from splitlearn.identity import PartyName
 from splitlearn.roles import Role
-from splitlearn.split.anatomy import layers_of
+from splitlearn.split.anatomy import cut_stack, layers_of, stack_of
+from splitlearn.split.blueprint import trunk_model
 from splitlearn.split.cut import Cut, spec_of
-from splitlearn.split.freeze import Mode, freeze, set_training
+from splitlearn.split.freeze import Mode, freeze, freeze_trunk, set_training
+from splitlearn.split.lora import Where, adapt, blocks_of, trained_state, trunk_blocks
+from splitlearn.split.stacks import parts_of
 from splitlearn.split.stage import factor, split_chain
 from splitlearn.split.weights import GROUPS, digest, trunk_state
 from splitlearn.tasks.batches import Batch
+from splitlearn.wire.messages import LoraSpec
 from tests.rig import TRUSTED, ComputeThread, Party, trusted_run
 
 
@@ -42,32 +46,54 @@ def chain_run(
     train_bottom: bool = True,
     order: str = "1f1b",
     in_flight: int = 8,
+    lora: LoraSpec | None = None,
+    where: Where = "trunk",
     **settings: object,
 ) -> TrustedRun:
     """The model taken apart for a run with a party for each part of its trunk; it is changed."""
+    both, sends = stack_of(model.config) == "both", mode in ("lora", "full")
+    plain, alone = copy.deepcopy(model), cut
+    if both:  # of which no party alone has layers
+        cut_stack(plain, "decoder")
+        alone = Cut(1, 2)
     whole = trusted_run(
-        copy.deepcopy(model), cut=cut, total=total, mode=mode, train_bottom=train_bottom, **settings
+        plain, cut=alone, total=total, mode=mode, train_bottom=train_bottom, **settings
     )
     # Everything but the trunk's parts is as in a run with one party.
     factor(model, cut=cut, bases={})
+    blueprint = trunk_model(model)
     freeze(model, cut=cut, mode=mode, train_bottom=train_bottom)
     width = model.config.hidden_size
+    parts = parts_of(model, cut=cut, starts=starts)
     local, trunks = split_chain(model, cut=cut, starts=starts)
+    if lora is not None:
+        adapt(blocks_of(local, cut=cut, where=where, train_bottom=train_bottom), lora)
+        freeze(local, cut=cut, mode=mode, train_bottom=train_bottom)
     hops = []
-    for party, (part, trunk) in enumerate(zip(cut.parts(starts), trunks, strict=True)):
+    for party, (part, trunk) in enumerate(zip(parts, trunks, strict=True)):
         groups: dict[str, dict[str, Tensor]] = {
             g: {n: t.clone() for n, t in trunk_state(trunk, group=g).items()} for g in GROUPS
         }
         offer = msgspec.structs.replace(
             whole.offer,
             salt=secrets.token_hex(32),
+            model=blueprint,
             cut=spec_of(part),
-            returns_input_gradient=mode == "full" and (party > 0 or train_bottom),
+            returns_input_gradient=sends and (party > 0 or train_bottom),
+            detail=msgspec.structs.replace(
+                whole.offer.detail,
+                lora=lora,
+                memory_trains=trunk.crossed and sends and (train_bottom or both),
+            ),
             seed=offer_seed(whole.offer.seed, party=party),
             layers=digest(groups["layers"]),
             bottlenecks=digest(groups["bottlenecks"]),
         )
         groups["bases"] = {}
+        if lora is not None:
+            adapt(trunk_blocks(trunk), lora)
+            freeze_trunk(trunk, mode=mode)
+            groups["adapters"] = trained_state(trunk)
         hops.append(Hop(offer, groups, part.entrance(width), part.exit(width)))
     return replace(
         whole,

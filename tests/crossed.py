@@ -7,11 +7,11 @@ from transformers import PreTrainedModel
 
 from splitlearn.split.anatomy import cut_stack
 from splitlearn.split.blueprint import build_trunk
-from splitlearn.split.cut import Cut, spec_of
-from splitlearn.split.merge import merged
+from splitlearn.split.cut import Cut
+from splitlearn.split.merge import joined_trunk, merged
 from splitlearn.split.weights import GROUPS, load_weights, trunk_groups
 from splitlearn.tasks.batches import Batch
-from splitlearn.wire.messages import TrunkModel
+from splitlearn.wire.messages import Offer
 from tests.rig import batch_of
 from tests.tiny import tiny_batch, tiny_model
 
@@ -25,6 +25,13 @@ def crossed_model(model_type: str, *, layers: int = 4, **settings: object) -> Pr
     return model
 
 
+def both_model(model_type: str, *, layers: int = 3, **settings: object) -> PreTrainedModel:
+    """As `tiny_model`, of as many layers in the encoder as in the decoder, both of which are cut."""
+    model = tiny_model(model_type, layers=layers, decoder_layers=layers, **settings)  # type: ignore[arg-type]
+    cut_stack(model, "both")
+    return model
+
+
 def crossed_steps(model: PreTrainedModel, *, micro: int = 2) -> Steps:
     """Different micro-batches at each step: texts padded beyond the longest, targets to theirs."""
     return lambda step: [
@@ -34,11 +41,12 @@ def crossed_steps(model: PreTrainedModel, *, micro: int = 2) -> Steps:
 
 
 def whole_weights(
-    local: PreTrainedModel, trunk: Mapping[str, Tensor], *, cut: Cut, blueprint: TrunkModel
+    local: PreTrainedModel, trunk: Mapping[str, Tensor], *, cut: Cut, offers: Sequence[Offer]
 ) -> dict[str, Tensor]:
-    """Of the model put together again; trunk: the layers' weights by name."""
-    whole = build_trunk(blueprint, cut=spec_of(cut))
-    for group in GROUPS:
-        names = trunk_groups(whole)[group]
-        load_weights(whole, {name: trunk[name] for name in names}, group=group)
-    return merged(local, trunk=whole, cut=cut).state_dict()
+    """Of the model put together again; trunk: the layers' weights by name; offers: to each party."""
+    parts = [build_trunk(offer.model, cut=offer.cut) for offer in offers]
+    for part in parts:
+        for group in GROUPS:
+            names = trunk_groups(part)[group]
+            load_weights(part, {name: trunk[name] for name in names}, group=group)
+    return merged(local, trunk=joined_trunk(parts), cut=cut).state_dict()

@@ -7,7 +7,7 @@ and what its peer takes apart.
 
 # B batch, S tokens of the memory, U tokens that the decoder reads, D width, M and N rows of each
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -17,7 +17,7 @@ from torch import Tensor
 from splitlearn.engine.coders import Coders
 from splitlearn.engine.exchange import Exchange, rows_in
 from splitlearn.engine.talk import Talk
-from splitlearn.errors import WireError
+from splitlearn.errors import ManifestError, WireError
 from splitlearn.gate import Private
 from splitlearn.roles import Kind
 from splitlearn.split.crossing import Beside, apart_again, as_one
@@ -27,13 +27,33 @@ from splitlearn.tasks.batches import Batch
 from splitlearn.tasks.encode import IGNORED
 from splitlearn.wire.messages import Memory, Offer, StepTensor
 
-__all__ = ["CrossExchange", "Target", "above_of", "crosses", "memory_of", "take_apart"]
+__all__ = [
+    "CrossExchange",
+    "Target",
+    "above_of",
+    "check_generates",
+    "crosses",
+    "memory_of",
+    "take_apart",
+]
 
 
 def crosses(offer: Offer) -> bool:
     """Whether the offered layers are a decoder's that attends to an encoder; of an unknown model, no."""
-    family = TRUNKS.get(offer.model.model_type)
-    return family is not None and bool(family.memory)
+    family, layers = TRUNKS.get(offer.model.model_type), offer.model.fields.get("layers")
+    if family is None or not isinstance(layers, int):
+        return False
+    border = family.border(layers)
+    return border is not None and offer.cut.first >= border
+
+
+def check_generates(offers: Iterable[Offer]) -> None:
+    """ManifestError where no text can be gone on with by a run: layers of such a decoder are remote."""
+    if any(map(crosses, offers)):
+        raise ManifestError(
+            "layers of a decoder that has an encoder are remote in this run, and no text is gone on with "
+            "by them yet; take the exported model"
+        )
 
 
 @dataclass(frozen=True)

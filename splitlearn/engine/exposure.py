@@ -150,10 +150,10 @@ def preflight(
 
     Labels are drawn for them, so that nothing private is touched. ManifestError for too few lines.
     """
-    if crosses(prepared.run.offer):
+    if any(crosses(hop.offer) for hop in prepared.run.hops):
         raise ManifestError(
-            "cut.stack is decoder, and no attack here knows a decoder's rows yet; they tell the target as "
-            "those of an encoder tell the text, which a preflight without cut.stack measures"
+            "cut.stack gives layers of a decoder away, and no attack here knows a decoder's rows yet; they "
+            "tell the target as those of an encoder tell the text, which a preflight without it measures"
         )
     publics, offer = publics_of(prepared, max_length=max_length), prepared.run.offer
     lines = list(dict.fromkeys(line.strip() for line in lines if line.strip()))

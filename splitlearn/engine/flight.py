@@ -15,7 +15,10 @@ from greenlet import getcurrent, greenlet
 from torch import Tensor, nn
 from transformers.utils.generic import ModelOutput
 
-__all__ = ["Encoded", "Flight", "keep_memory", "pause_at_cut"]
+from splitlearn.split.crossing import Handover
+from splitlearn.split.stage import RemoteStage
+
+__all__ = ["Encoded", "Flight", "connect", "keep_memory", "pause_at_cut"]
 
 
 def pause_at_cut(h_BTD: Tensor) -> Tensor:
@@ -37,6 +40,15 @@ def keep_memory(h_BSD: Tensor) -> Tensor:
         raise RuntimeError("the model was called outside a Flight")
     here.memory = Encoded(h_BSD, h_BSD.detach().requires_grad_(h_BSD.requires_grad))
     return here.memory.entered
+
+
+def connect(model: nn.Module) -> None:
+    """Have the remote stages and the Handover of a local model call the flight that it is in."""
+    for module in model.modules():
+        if isinstance(module, RemoteStage):
+            module.exchange = pause_at_cut
+        elif isinstance(module, Handover):
+            module.exchange = keep_memory
 
 
 @dataclass(frozen=True)

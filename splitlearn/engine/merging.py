@@ -19,12 +19,12 @@ from splitlearn.split import (
     merged,
     save_adapters,
     save_merged,
-    spec_of,
     tap,
     trained_state,
     trunk_blocks,
     trunk_groups,
 )
+from splitlearn.split.merge import joined_trunk
 
 __all__ = ["ADAPTERS", "save_run"]
 
@@ -41,7 +41,9 @@ def save_run(folder: Path, *, job: Job, prepared: Prepared, state: Mapping[str, 
     ManifestError if the folder holds another export or cannot be written.
     """
     cut, lora = prepared.cut, prepared.run.offer.detail.lora
-    trunk = build_trunk(prepared.run.offer.model, cut=spec_of(cut))
+    trunk = joined_trunk(
+        [build_trunk(hop.offer.model, cut=hop.offer.cut) for hop in prepared.run.hops]
+    )
     if prepared.run.offer.detail.side is not None:
         trunk = tap(trunk, prepared.run.offer.detail.side, bases={})
     for group in GROUPS:

@@ -50,6 +50,7 @@ from splitlearn.split import (
     trunk_state,
 )
 from splitlearn.split.anatomy import depth_of, family_of
+from splitlearn.split.stacks import parts_of
 from splitlearn.wire.messages import (
     CodecSpec,
     CodecStage,
@@ -108,7 +109,7 @@ def prepare(job: Job) -> Prepared:
         trunks = (_beside(job, local, trunks[0], side, tapped),)
     freeze(local, cut=cut, mode=job.cut.mode, train_bottom=job.cut.train_bottom)
     claim = claim_folder(job)
-    parts = list(zip(cut.parts(job.starts), trunks, strict=True))
+    parts = list(zip(parts_of(model, cut=cut, starts=job.starts), trunks, strict=True))
     hops = [
         _hop(
             job,
@@ -198,7 +199,7 @@ def _hop(
             repeats=job.cut.keeps_outputs,
             stages=_stages(job, party=party, steps=steps),
             clips=job.clips_trunk,
-            memory_trains=trunk.crossed and job.cut.sends_gradients and job.cut.train_bottom,
+            memory_trains=trunk.crossed and job.cut.trains_memory,
         ),
     )
     back = cut.exit(width) if side is None else len(side.taps) * side.rank

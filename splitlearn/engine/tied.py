@@ -3,6 +3,8 @@
 The unsplit model's backward sums both shares of a micro-batch before it adds them to those of the
 others. In a split run the top's share is there long before the bottom's, and other micro-batches'
 come between: so it is held back until the bottom's has joined it, and the sums have the same order.
+Where an encoder and its decoder are both remote, the decoder's embeddings lie between two parties and
+have a share of their own.
 """
 
 from collections.abc import Iterator
@@ -28,6 +30,18 @@ class Tied:
         before = [weight.grad for weight in weights]
         for weight in weights:
             weight.grad = None
+        yield
+        self._held[micro_batch] = [weight.grad for weight in weights]
+        for weight, grad in zip(weights, before, strict=True):
+            weight.grad = grad
+
+    @contextmanager
+    def between(self, micro_batch: int) -> Iterator[None]:
+        """Around the backward of a piece between two parties: its share joins the one that is held back."""
+        weights = self._weights()
+        before = [weight.grad for weight in weights]
+        for weight, share in zip(weights, self._held[micro_batch], strict=True):
+            weight.grad = share
         yield
         self._held[micro_batch] = [weight.grad for weight in weights]
         for weight, grad in zip(weights, before, strict=True):

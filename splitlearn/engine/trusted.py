@@ -23,6 +23,7 @@ from splitlearn.channel.base import PeerRestarted
 from splitlearn.engine.agreement import agree, in_turns
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.clipping import check_clipping, clip
+from splitlearn.engine.crossing import check_generates
 from splitlearn.engine.events import (
     Began,
     Evaluated,
@@ -33,7 +34,7 @@ from splitlearn.engine.events import (
     StepDone,
     Watched,
 )
-from splitlearn.engine.flight import keep_memory, pause_at_cut
+from splitlearn.engine.flight import connect
 from splitlearn.engine.generation import Sampling, go_on, say
 from splitlearn.engine.kept import Kept
 from splitlearn.engine.launch import Launcher
@@ -46,9 +47,7 @@ from splitlearn.engine.tied import Tied
 from splitlearn.engine.watching import Watch
 from splitlearn.pipeline import Op
 from splitlearn.roles import Kind
-from splitlearn.split.crossing import Handover
 from splitlearn.split.freeze import set_training
-from splitlearn.split.stage import RemoteStage
 from splitlearn.tasks.batches import Batch
 from splitlearn.tasks.score import told
 
@@ -75,11 +74,7 @@ class TrustedEngine:
         self._stepper = build_stepper(
             run.local.parameters(), optimiser=run.offer.optimiser, schedule=run.offer.schedule
         )
-        for module in run.local.modules():
-            if isinstance(module, RemoteStage):
-                module.exchange = pause_at_cut
-            elif isinstance(module, Handover):
-                module.exchange = keep_memory
+        connect(run.local)
         self._tied = Tied(run.local)
         self.losses: list[float] = []
         # Wall seconds of each step that this process did, those done again after a restart included.
@@ -157,7 +152,9 @@ class TrustedEngine:
     def generate(self, prompts: Sequence[Tensor], *, sampling: Sampling) -> list[Tensor]:
         """Prompts (B, T), each of texts of equal length, with what the model of the newest checkpoint adds
         to them, or what a decoder above an encoder says of them. For a run offered to generate.
+        ManifestError where layers of such a decoder are remote.
         """
+        check_generates(line.hop.offer for line in self._lines)
         outputs: list[Tensor] = []
 
         def work() -> None:
@@ -307,7 +304,8 @@ class TrustedEngine:
                 mean += loss.detach()
                 under_way[i].turn()
             else:
-                with self._tied.bottom(i) if both and not action.party else nullcontext():
+                held = self._tied.between if action.party else self._tied.bottom
+                with held(i) if both else nullcontext():
                     under_way[i].backward(action.party)
             if action is last[i]:
                 del under_way[i]

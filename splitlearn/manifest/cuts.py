@@ -67,11 +67,12 @@ class CutTable(Table):
     """Layers [0, bottom) and [top, end) stay here; those between go to the peer.
 
     stack: whose layers, of a model that has an encoder and a decoder. Where they are the decoder's, all
-    of the encoder stays here, below the cut.
+    of the encoder stays here, below the cut. Of both the decoder's are counted on from the encoder's: a party
+    of a chain has layers of one of the two, and the decoder's first ones stay here.
     """
 
-    stack: Literal["encoder", "decoder"] = Field(
-        default="encoder", description="encoder or decoder"
+    stack: Literal["encoder", "decoder", "both"] = Field(
+        default="encoder", description="encoder, decoder or both"
     )
 
     bottom: int = Field(
@@ -111,6 +112,11 @@ class CutTable(Table):
         return self.side.taps * self.side.rank if self.mode == "side" else self.upper.rank
 
     @property
+    def trains_memory(self) -> bool:
+        """Whether something trains below what layers of a decoder are handed of its encoder."""
+        return self.sends_gradients and (self.train_bottom or self.stack == "both")
+
+    @property
     def sends_gradients(self) -> bool:
         """Whether something at the peer trains, so that gradients leave."""
         return self.mode in GRADIENTS
@@ -121,7 +127,7 @@ def cut_faults(job: "Job") -> Iterator[Fault]:
     yield from _place_faults(job.cut)
     yield from _mode_faults(job.cut)
     yield from _cache_faults(job)
-    if job.cut.stack == "decoder":
+    if job.cut.stack != "encoder":
         yield from _decoder_faults(job)
 
 
@@ -209,7 +215,11 @@ def _decoder_faults(job: "Job") -> Iterator[Fault]:
     if job.model.task != task:
         yield Fault(
             "cut.stack",
-            f"is decoder, which models of task {task} have; leave it out of {job.model.task}",
+            f"is {cut.stack}, which models of task {task} have; leave it out of {job.model.task}",
+        )
+    if cut.stack == "both" and not job.chain:
+        yield Fault(
+            "cut.stack", "is both, which takes two parties; add a [[chain]] for the decoder's"
         )
     for name, bottleneck in (("lower", cut.lower), ("upper", cut.upper)):
         if bottleneck.method != "none":

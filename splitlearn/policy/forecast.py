@@ -110,7 +110,7 @@ def plans_of_job(job: "Job") -> tuple[Plan, ...]:
                 unknown=tuple(unknown),
                 party=peer.party,
                 clips=job.clips_trunk,
-                beside=_beside(job.cut.stack == "decoder", trains=job.cut.train_bottom),
+                beside=_beside(_crossed(job, party), trains=job.cut.trains_memory),
                 later=tuple(
                     _by_kind(codecs_at(job, party=party, codec=codec)) for codec in job.codec.later
                 ),
@@ -135,9 +135,7 @@ def plan_of_offer(offer: "Offer") -> Plan:
         columns=_columns(lower=lower or width, upper=upper or width),
         generates=offer.purpose == "generate",
         clips=offer.detail.clips,
-        beside=_beside(
-            offer.model.model_type.endswith("-decoder"), trains=offer.detail.memory_trains
-        ),
+        beside=_beside(_crosses(offer), trains=offer.detail.memory_trains),
     )
 
 
@@ -321,6 +319,20 @@ def _columns(*, lower: int, upper: int) -> dict[Kind, int]:
     }
 
 
+def _crossed(job: "Job", party: int) -> bool:
+    """Whether that party gets layers of a decoder. Of both stacks unknown, all but the first may."""
+    if job.cut.stack != "both":
+        return job.cut.stack == "decoder"
+    _, border = _sizes(job.model.path, stack="encoder")
+    return party > 0 and job.starts[party - 1] >= border
+
+
+def _crosses(offer: "Offer") -> bool:
+    model, border = offer.model.model_type, offer.model.fields.get("layers", 0)
+    both = model.endswith("-both") and isinstance(border, int) and offer.cut.first >= border
+    return model.endswith("-decoder") or both
+
+
 def _beside(crossed: bool, *, trains: bool) -> frozenset[Kind]:
     """Kinds whose rows are of an encoder's text and of its decoder's, where layers of a decoder are cut."""
     if not crossed:
@@ -346,9 +358,11 @@ def _sizes(model: str, *, stack: str = "encoder") -> tuple[int, int]:
     if not isinstance(config, dict):
         return 0, 0
     width = _first(config, "hidden_size", "dim", "n_embd", "d_model")
+    above = _first(config, "decoder_layers")
     if stack == "decoder":
-        return width, _first(config, "decoder_layers")
-    return width, _first(config, "num_hidden_layers", "n_layers", "n_layer")
+        return width, above
+    layers = _first(config, "num_hidden_layers", "n_layers", "n_layer", "encoder_layers")
+    return width, layers + above if stack == "both" and layers and above else layers
 
 
 def _first(config: dict[str, object], *names: str) -> int:

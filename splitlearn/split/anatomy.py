@@ -18,6 +18,7 @@ from splitlearn.split.families import ACTIVATIONS, TRUNKS, Family, trunk_name
 
 __all__ = [
     "base_of",
+    "border_of",
     "cut_stack",
     "depth_of",
     "empty_config",
@@ -73,13 +74,21 @@ def trunk_of(config: PretrainedConfig) -> str:
 
 
 def cut_stack(model: PreTrainedModel, stack: str) -> None:
-    """Cut the model in that stack from now on: "encoder", as without a word, or "decoder"."""
+    """Cut the model in that stack from now on: "encoder", as without a word, "decoder" or "both"."""
     model.config.cut_stack = stack
 
 
 def depth_of(model: PreTrainedModel) -> int:
     """Layers of the whole model, of the stack that is cut."""
-    return int(getattr(model.config, family_of(model).fields["layers"]))
+    fields = family_of(model).fields
+    names = (fields[name] for name in ("layers", "decoder-layers") if name in fields)
+    return sum(int(getattr(model.config, name)) for name in names)
+
+
+def border_of(config: PretrainedConfig) -> int | None:
+    """The first layer of a decoder that is handed a memory, by its number; None where there is none."""
+    family = TRUNKS[trunk_of(config)]
+    return family.border(int(getattr(config, family.fields["layers"])))
 
 
 def _check_plain_rotary(config: PretrainedConfig) -> None:
@@ -125,10 +134,15 @@ _UNSAID: dict[str, Callable[[int, int], int | bool]] = {
 
 
 def layers_of(model: PreTrainedModel) -> nn.ModuleList:
-    """The list of layers that the base model walks through."""
-    layers = base_of(model).get_submodule(family_of(model).layers)
+    """The list of layers that the base model walks through; of two stacks a new one, of both."""
+    family = family_of(model)
+    layers = base_of(model).get_submodule(family.layers)
     assert isinstance(layers, nn.ModuleList)
-    return layers
+    if family.upper is None:
+        return layers
+    upper = base_of(model).get_submodule(family.upper.layers)
+    assert isinstance(upper, nn.ModuleList)
+    return nn.ModuleList([*(layer for layer in layers if not hasattr(layer, "hands_over")), *upper])
 
 
 def replace_layers(model: PreTrainedModel, layers: list[nn.Module]) -> None:
@@ -145,23 +159,22 @@ def replace_layers(model: PreTrainedModel, layers: list[nn.Module]) -> None:
             and _hand_on not in hooks
         ):
             module.register_forward_hook(_hand_on)
-    parent, _, name = family.layers.rpartition(".")
-    setattr(base_of(model).get_submodule(parent), name, _Layers(layers))
+    if family.upper is not None:
+        below, at = list[nn.Module](), 0
+        while at < config.encoder_layers:
+            below.append(layers[len(below)])
+            at += getattr(below[-1], "span", 1)
+        _put_layers(model, family.upper.layers, layers[len(below) :])
+        layers = below
+    _put_layers(model, family.layers, layers)
     if getattr(config, "layer_types", None) is not None:
         # Looked up by place, and a low-rank cut adds places; all are of one type.
         config.layer_types = [_ATTENTION] * max(len(layers), config.num_hidden_layers)
 
 
-@contextmanager
-def walked_from(model: PreTrainedModel, first: int) -> Iterator[None]:
-    """A forward that begins meanwhile leaves out the layers before `first`, of a list put in by us."""
-    layers = layers_of(model)
-    assert isinstance(layers, _Layers)
-    layers.first = first
-    try:
-        yield
-    finally:
-        layers.first = 0
+def _put_layers(model: PreTrainedModel, path: str, layers: list[nn.Module]) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(base_of(model).get_submodule(parent), name, _Layers(layers))
 
 
 def _hand_on(_: nn.Module, given: tuple[object, ...], output: object) -> object:
@@ -174,6 +187,18 @@ def hidden_of(output: object) -> Tensor:
     found = output[0] if isinstance(output, tuple) else output
     assert isinstance(found, Tensor), "a layer of our families returns the hidden state first"
     return found
+
+
+@contextmanager
+def walked_from(model: PreTrainedModel, first: int) -> Iterator[None]:
+    """A forward that begins meanwhile leaves out the layers before `first`, of a list put in by us."""
+    layers = layers_of(model)
+    assert isinstance(layers, _Layers)
+    layers.first = first
+    try:
+        yield
+    finally:
+        layers.first = 0
 
 
 class _Layers(nn.ModuleList):
@@ -211,12 +236,14 @@ def empty_config(
     config = cast(PretrainedConfig, _class(family, "configuration", family.config)(**values))
     setattr(config, family.fields["attention"], fields["attention"])
     if family.memory:
-        config.cut_stack = "decoder"
+        config.cut_stack = family.stack
     return config
 
 
 def empty_layer(family: Family, config: PretrainedConfig, *, index: int) -> nn.Module:
     """Layer `index` of this family, built on whatever device is current (meta: without memory)."""
+    if family.upper is not None and index >= config.encoder_layers:
+        return empty_layer(family.upper, config, index=index - config.encoder_layers)
     layer = _class(family, "modeling", family.layer)
     return cast(nn.Module, layer(config, layer_idx=index) if family.numbered else layer(config))
 

@@ -68,13 +68,13 @@ def build_trunk(model: TrunkModel, *, cut: CutSpec) -> Trunk:
     place = cut_of(cut)
     found = (
         _fault(family, model.fields)
-        or _misplaced(place, fields=model.fields, attentions=2 if family.memory else 1)
+        or _misplaced(place, fields=model.fields, family=family)
         or uncuttable(place, family=family)
     )
     if found is not None:
         raise WireError(f"the peer offers a {model.model_type} trunk that cannot be: {found}")
     config = empty_config(family, model.fields)
-    layers = range(int(model.fields["layers"]))
+    layers = range(_depth(model.fields))
     needed = {place.first - 1, place.last - 1, *place.whole}
     with torch.device("meta"):
         blocks = [
@@ -100,6 +100,9 @@ _WHOLE_NUMBERS = {
     "head-width": (2, MAX_HEAD_WIDTH),
     "inner": (1, MAX_INNER),
     "window": (0, MAX_WINDOW),
+    "decoder-layers": (1, MAX_LAYERS),
+    "decoder-heads": (1, MAX_HEADS),
+    "decoder-inner": (1, MAX_INNER),
     "buckets": (4, MAX_BUCKETS),
     "distance": (2, MAX_DISTANCE),
 }
@@ -126,8 +129,10 @@ def _fault(family: Family, fields: Mapping[str, object]) -> str | None:
     if "buckets" in fields:
         return _table_fault(fields)
     width, heads = _whole(fields, "width"), _whole(fields, "heads")
-    if width % heads != 0:
-        return f"{heads} heads do not divide a width of {width}"
+    others = _whole(fields, "decoder-heads") if "decoder-heads" in fields else heads
+    for count in (heads, others):
+        if width % count != 0:
+            return f"{count} heads do not divide a width of {width}"
     if "key-value-heads" in fields:
         shared, each = _whole(fields, "key-value-heads"), _whole(fields, "head-width")
         if heads % shared != 0:
@@ -178,9 +183,17 @@ def _field_fault(name: str, value: object) -> str | None:
 
 
 def _misplaced(
-    place: Cut, *, fields: Mapping[str, bool | int | float | str], attentions: int
+    place: Cut, *, fields: Mapping[str, bool | int | float | str], family: Family
 ) -> str | None:
-    layers, width, inner = int(fields["layers"]), int(fields["width"]), int(fields["inner"])
+    width, inner = int(fields["width"]), int(fields["inner"])
+    attentions = 2 if family.memory else 1
+    if family.upper is not None:
+        border, inner = int(fields["layers"]), max(inner, int(fields["decoder-inner"]))
+        if place.first <= border < place.last:
+            return (
+                f"layers [{place.first}, {place.last}) are of an encoder and of its decoder, which begins at "
+                f"{border}; a party has those of one, and the decoder's first stays below it"
+            )
     # Queries, keys, values and what follows them; a second matrix into the inner width where one gates.
     across = int(fields["heads"]) * int(fields["head-width"]) if "head-width" in fields else width
     inward = 3 if fields.get("gated", "head-width" in fields) else 2
@@ -191,4 +204,9 @@ def _misplaced(
     )
     if size > MAX_TRUNK_BYTES:
         return f"its weights would take {size} bytes, more than {MAX_TRUNK_BYTES}"
-    return fault(place, layers=layers, width=width)
+    return fault(place, layers=_depth(fields), width=width)
+
+
+def _depth(fields: Mapping[str, bool | int | float | str]) -> int:
+    """Layers of the whole model, of both stacks where both are cut."""
+    return int(fields["layers"]) + int(fields.get("decoder-layers", 0))

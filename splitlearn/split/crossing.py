@@ -39,6 +39,9 @@ class Handover(nn.Module):
     without it.
     """
 
+    # Tells it from a layer.
+    hands_over = True
+
     def __init__(self) -> None:
         super().__init__()
         self.exchange: Callable[[Tensor], Tensor] = _as_it_is

@@ -65,11 +65,12 @@ class Family:
     rotary: class that makes tables of angles from positions, for families that have one. plain: config
     switches that change what a layer computes, and the value that is supported. walker: the part of a
     base model that walks the layers, where it has another beside it, and drops out what the embeddings
-    give. fixed: weights that never train, a formula's or those of `table`. memory: of a decoder that attends
-    to an encoder, the ModuleList whose last output its layers are handed beside their own input; below:
-    what stands below such layers whole. table: where all layers use one table of relative positions, its
-    place in the first one, below the attention that reads it. Layers are then handed its bias after their
-    mask, and return (hidden, bias, None).
+    give. fixed: weights that never train, a formula's or those of `table`. table: where all layers use one
+    table of relative positions, its place in the first one, below the attention that reads it. Layers are
+    then handed its bias after their mask, and return (hidden, bias, None). memory: of a decoder that attends
+    to an encoder, the ModuleList whose last output its layers are handed beside their own input; below: what
+    stands below such layers whole. upper: the row of the decoder where its layers are counted on from those
+    of the encoder and cut with them.
     """
 
     model_type: str
@@ -88,8 +89,28 @@ class Family:
     walker: str = ""
     memory: str = ""
     below: tuple[str, ...] = ()
+    upper: "Family | None" = None
     fixed: tuple[str, ...] = ()
     table: str = ""
+
+    @property
+    def stack(self) -> str:
+        """Whose layers are cut: "encoder", where there is nothing else, "decoder" or "both"."""
+        if self.upper is not None:
+            return "both"
+        return "decoder" if self.memory else "encoder"
+
+    @property
+    def walkers(self) -> tuple[str, ...]:
+        """Parts of the base model that drop out by themselves what the embeddings below a cut give."""
+        names = (self.walker, *self.below, self.upper.walker if self.upper else "")
+        return tuple(name for name in names if name)
+
+    def border(self, layers: int) -> int | None:
+        """The first layer that is handed a memory, if any is; layers: how many the encoder has."""
+        if not self.memory:
+            return None
+        return layers if self.upper is not None else 0
 
 
 _BERT_FIELDS = {
@@ -328,16 +349,31 @@ def _decoder(model_type: str, name: str, *, norms: tuple[str, ...]) -> Family:
     )
 
 
+def _both(decoder: Family) -> Family:
+    """The layers of the encoder, and counted on from there those of the decoder."""
+    encoder = FAMILIES[decoder.model_type]
+    own = ("layers", "heads", "inner")
+    return replace(
+        encoder,
+        fields=dict(encoder.fields) | {f"decoder-{name}": decoder.fields[name] for name in own},
+        embeddings=decoder.embeddings,
+        plain=decoder.plain,
+        memory=decoder.memory,
+        upper=decoder,
+    )
+
+
 def trunk_name(model_type: str, *, stack: str = "encoder") -> str:
     """The name of a row of TRUNKS: which layers of a model of this type are cut."""
     return model_type if stack == "encoder" else f"{model_type}-{stack}"
 
 
-# What a blueprint may name. A model with two stacks of layers has two rows.
+_DECODERS = (
+    _decoder("bart", "Bart", norms=("layernorm_embedding",)),
+    _decoder("marian", "Marian", norms=()),
+)
+# What a blueprint may name. A model with two stacks of layers has three rows.
 TRUNKS: dict[str, Family] = FAMILIES | {
-    trunk_name(family.model_type, stack="decoder"): family
-    for family in (
-        _decoder("bart", "Bart", norms=("layernorm_embedding",)),
-        _decoder("marian", "Marian", norms=()),
-    )
+    trunk_name(family.model_type, stack=family.stack): family
+    for family in (*_DECODERS, *map(_both, _DECODERS))
 }

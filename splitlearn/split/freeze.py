@@ -67,10 +67,8 @@ def _rest_embeddings(model: PreTrainedModel) -> None:
     if not any(weight.requires_grad for child in children for weight in child.parameters()):
         for child in children:
             child.train(False)
-        family = family_of(model)
-        for name in (family.walker, *family.below):  # itself only: what it walks stands as it does
-            if name:
-                base_of(model).get_submodule(name).training = False
+        for name in family_of(model).walkers:  # itself only: what it walks stands as it does
+            base_of(model).get_submodule(name).training = False
 
 
 def _embeddings(model: PreTrainedModel) -> list[nn.Module]:

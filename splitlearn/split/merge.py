@@ -7,7 +7,7 @@ as a plain model fails at once, where otherwise it would run with some weights a
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, Protocol, cast
@@ -18,6 +18,7 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from splitlearn.data.quiet import quiet
@@ -28,10 +29,18 @@ from splitlearn.split.cut import Cut, fault
 from splitlearn.split.families import FAMILIES
 from splitlearn.split.memory import align_file, own_memory
 from splitlearn.split.side import Ladder, SideStage, ladder_in, lay_ladder
-from splitlearn.split.stage import RemoteStage, Trunk, lay_out, slots_of, uncuttable
+from splitlearn.split.stage import RemoteStage, Slots, Trunk, lay_out, slots_of, uncuttable
 from splitlearn.wire.messages import SideSpec
 
-__all__ = ["CUT_FILE", "WEIGHTS_FILE", "Tokenizer", "load_merged", "merged", "save_merged"]
+__all__ = [
+    "CUT_FILE",
+    "WEIGHTS_FILE",
+    "Tokenizer",
+    "joined_trunk",
+    "load_merged",
+    "merged",
+    "save_merged",
+]
 
 CUT_FILE = "splitlearn_cut.json"
 WEIGHTS_FILE = "splitlearn.safetensors"
@@ -55,11 +64,33 @@ def merged(local: PreTrainedModel, *, trunk: Trunk, cut: Cut) -> PreTrainedModel
     stage = slots_of(local, cut=cut).trunk[0]
     if isinstance(stage, SideStage):
         inner = [ladder_in(stage, trunk, inner)]
+    elif any(not isinstance(module, RemoteStage) for module in slots.trunk):
+        inner = _among(slots, dict(zip(map(int, trunk.layers), inner, strict=True)))
     replace_layers(model, [*slots.bottom, *inner, *slots.top])
     take_back(model)
     model.requires_grad_(True)
     model.zero_grad()
     return cast(PreTrainedModel, model.train(False))
+
+
+def _among(slots: Slots, layers: Mapping[int, nn.Module]) -> list[nn.Module]:
+    """The layers of several parties in their order, with those of ours that stand between two of them."""
+    inner: list[nn.Module] = []
+    for first, module in slots.layers.items():
+        if isinstance(module, RemoteStage):
+            inner += [layers[index] for index in range(first, first + module.span)]
+        else:
+            inner.append(module)
+    return inner
+
+
+def joined_trunk(parts: Sequence[Trunk]) -> Trunk:
+    """The parts of one trunk as one, for a merged model; nothing is copied."""
+    layers = {int(index): layer for part in parts for index, layer in part.layers.items()}
+    first, last = parts[0], parts[-1]
+    return Trunk(
+        first.config, layers=layers, receive=first.receive, send=last.send, table=first.table
+    )
 
 
 def save_merged(

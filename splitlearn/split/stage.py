@@ -11,6 +11,7 @@ receiving happens here.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import cast
 
 import torch
@@ -24,6 +25,7 @@ from transformers.masking_utils import (
 
 from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.anatomy import (
+    border_of,
     depth_of,
     family_of,
     hidden_of,
@@ -40,6 +42,7 @@ from splitlearn.split.cut import Bottleneck, Cut, fault
 from splitlearn.split.families import TRUNKS, Family, Halves
 from splitlearn.split.memory import own_memory
 from splitlearn.split.rows import mask_of, positions_of
+from splitlearn.split.stacks import parts_of
 
 __all__ = [
     "RemoteStage",
@@ -63,11 +66,13 @@ MAX_SCORES = 2**32
 class RemoteStage(nn.Module):
     """Stands where the trunk's layers were. `exchange` takes the bottom's output to the trunk's.
 
-    The engine sets `exchange` before the model runs. A copy of the stage comes without it.
+    The engine sets `exchange` before the model runs. A copy of the stage comes without it. span: how many
+    layers it stands for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, span: int = 1) -> None:
         super().__init__()
+        self.span = span
         self.exchange: Callable[[Tensor], Tensor] = _not_connected
 
     def forward(self, h_BTD: Tensor, *_: object, **__: object) -> Tensor:
@@ -100,7 +105,9 @@ class Trunk(nn.Module):
         self.layers = nn.ModuleDict({str(index): layer for index, layer in layers.items()})
         self.send = send
         family = TRUNKS[trunk_of(config)]
-        self._causal, self._crossed = family.causal, bool(family.memory)
+        border = border_of(config)
+        self._causal = family.causal
+        self._crossed = border is not None and min(layers, default=0) >= border
         # Not among the modules: it has no weights, and nothing of it is kept or sent.
         self._rotary = [rotary_of(family, config)]
 
@@ -111,9 +118,8 @@ class Trunk(nn.Module):
 
     @property
     def writes(self) -> bool:
-        """Whether its model can be asked for a text: it is a decoder, or has one above, whole."""
-        family = TRUNKS[trunk_of(self.config)]
-        return family.causal or bool(family.walker and not family.memory)
+        """Whether its model can be asked for a text: it is a decoder, or has one above."""
+        return self._causal or bool(TRUNKS[trunk_of(self.config)].walker)
 
     @property
     def causal(self) -> bool:
@@ -327,8 +333,10 @@ def slots_of(model: PreTrainedModel, *, cut: Cut) -> Slots:
         layers[begin : len(layers) - top],
         layers[len(layers) - top :],
     )
-    if trunk and all(isinstance(module, RemoteStage) for module in trunk):
-        return Slots(tuple(bottom), None, dict(enumerate(trunk, cut.first)), None, tuple(rest))
+    if any(isinstance(module, RemoteStage) for module in trunk):
+        spans = [getattr(module, "span", 1) for module in trunk]
+        numbers = accumulate(spans[:-1], initial=cut.first)
+        return Slots(tuple(bottom), None, dict(zip(numbers, trunk, strict=True)), None, tuple(rest))
     receive = trunk.pop(0) if cut.lower.method != "none" else None
     send = trunk.pop() if cut.upper.method != "none" else None
     assert len(trunk) == len(cut.whole), "the model was not factored with this cut"
@@ -349,10 +357,15 @@ def split(model: PreTrainedModel, *, cut: Cut) -> tuple[PreTrainedModel, Trunk]:
 def split_chain(
     model: PreTrainedModel, *, cut: Cut, starts: Sequence[int]
 ) -> tuple[PreTrainedModel, tuple[Trunk, ...]]:
-    """As `split`, with the trunk shared out as `cut.parts(starts)` says, a remote stage for each part."""
+    """As `split`, with the trunk shared out as `parts_of` says, a remote stage for each part."""
     slots, family = slots_of(model, cut=cut), family_of(model)
-    parts = cut.parts(starts)
-    replace_layers(model, [*slots.bottom, *(RemoteStage() for _ in parts), *slots.top])
+    parts = parts_of(model, cut=cut, starts=starts)
+    stages, at = list[nn.Module](), cut.first
+    for part in parts:
+        stages += [slots.layers[index] for index in range(at, part.first)]  # between two stacks
+        stages.append(RemoteStage(part.last - part.first))
+        at = part.last
+    replace_layers(model, [*slots.bottom, *stages, *slots.top])
     hand_over(model)
     trunks = [
         Trunk(

@@ -115,10 +115,11 @@ def load_layers_from_folder(folder: Path, *, model: TrunkModel, cut: CutSpec) ->
     trunk = build_trunk(model, cut=cut)
     expected = trunk_state(trunk, group="layers")
     stored = _stored_names(folder)
+    family = TRUNKS[model.model_type]
     found: dict[str, Tensor] = {}
     wanted: dict[Path, list[tuple[str, str]]] = {}
     for name in expected:
-        tail = _in_folder(name, family=TRUNKS[model.model_type])
+        tail = _in_folder(name, family=family, border=model.fields["layers"])
         key = _match(stored, tail)
         if key is None:
             raise ManifestError(
@@ -141,12 +142,15 @@ def load_layers_from_folder(folder: Path, *, model: TrunkModel, cut: CutSpec) ->
     return {name: found[name] for name in expected}
 
 
-def _in_folder(name: str, *, family: Family) -> str:
-    """The name below the base model that a weight of a trunk's layers has."""
+def _in_folder(name: str, *, family: Family, border: object) -> str:
+    """The name below the base model that a weight of a trunk's layers has; border: layers of its encoder."""
     if stands_still(name):
         within, _, _ = family.table.rpartition(".")
         return f"{family.layers}.0.{within}.{name.removeprefix(_TABLE)}"
-    return f"{family.layers}.{name.removeprefix('layers.')}"
+    _, number, rest = name.split(".", 2)
+    if family.upper is not None and isinstance(border, int) and int(number) >= border:
+        return f"{family.upper.layers}.{int(number) - border}.{rest}"
+    return f"{family.layers}.{number}.{rest}"
 
 
 def _stored_names(folder: Path) -> dict[str, Path]:

@@ -12,10 +12,18 @@ import torch
 from torch import Tensor
 
 from splitlearn.audit import Payload, read_records
+from splitlearn.channel import pair
 from splitlearn.engine.crossing import Target, above_of, crosses, memory_of, take_apart
+from splitlearn.engine.generation import Sampling
 from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.weights import keep
-from splitlearn.errors import RefusedError, SessionError, SplitLearnError, WireError
+from splitlearn.errors import (
+    ManifestError,
+    RefusedError,
+    SessionError,
+    SplitLearnError,
+    WireError,
+)
 from splitlearn.policy import STEP_KINDS
 from splitlearn.roles import Kind
 from splitlearn.split.cut import Cut
@@ -23,7 +31,14 @@ from splitlearn.split.stage import RemoteStage
 from splitlearn.wire.messages import Detail, Memory, SideSpec, StepTensor
 from tests.crossed import crossed_model, crossed_steps
 from tests.engine.test_compute import Desk, desk_at, payload, rows, step
-from tests.rig import Result, batch_of, run_in_memory, trusted_run
+from tests.rig import (
+    Result,
+    batch_of,
+    run_in_memory,
+    trusted_engine,
+    trusted_party,
+    trusted_run,
+)
 from tests.tiny import tiny_batch, tiny_model
 
 CUT = Cut(1, 3)
@@ -298,3 +313,10 @@ def test_a_memory_is_asked_for_by_the_layers_and_not_by_the_message() -> None:
     assert memory_of(step(), agreed=False) is None
     assert above_of(crossing(lengths=(), memory=None), crossing(), trains=True) is False
     assert above_of(crossing(lengths=(), memory=Memory(4, ())), crossing(), trains=True)
+
+
+def test_no_text_is_gone_on_with_by_a_remote_decoder(tmp_path: Path) -> None:
+    run = trusted_run(crossed_model("bart"), cut=CUT, total=1)
+    engine = trusted_engine(run, trusted_party(tmp_path), pair()[0])
+    with pytest.raises(ManifestError, match="no text is gone on with by them yet"):
+        engine.generate([torch.tensor([[2, 7]])], sampling=Sampling(tokens=2))

@@ -1,3 +1,7 @@
+import copy
+from contextlib import nullcontext
+
+import pytest
 import torch
 from torch import nn
 
@@ -70,3 +74,45 @@ def test_a_shared_weight_that_is_frozen_is_left_alone() -> None:
     with holder.bottom(0):
         pass
     assert model.inner.weight.grad is not None
+
+
+class Thrice(Shares):
+    """A table of words that is read twice, below another table of layers each time, and is the head."""
+
+    def forward(self, ids: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        return self.between(self.below(ids), others).logsumexp(-1).sum()
+
+    def below(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.inner(self.words(ids)).tanh()
+
+    def between(self, below: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        return self.head((self.words(others) * below).tanh())
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_the_share_of_a_piece_between_two_parties_comes_second(held: bool) -> None:
+    """As the embeddings of a decoder whose encoder is remote: head, then they, then the encoder's."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = Thrice()
+    whole = copy.deepcopy(model)
+    for ids in IDS:
+        whole(ids, ids.flip(1)).backward()
+    holder, pieces = Tied(model), []
+    for i, ids in enumerate(IDS):
+        below = model.below(ids)
+        leaf = below.detach().requires_grad_()
+        words = model.words(ids.flip(1))
+        entered = words.detach().requires_grad_()
+        with holder.top(i):
+            model.head((entered * leaf).tanh()).logsumexp(-1).sum().backward()
+        pieces.append((words, entered, below, leaf))
+    for i, (words, entered, _, _) in enumerate(pieces):
+        with holder.between(i) if held else nullcontext():
+            words.backward(entered.grad)
+    for i, (_, _, below, leaf) in enumerate(pieces):
+        with holder.bottom(i):
+            below.backward(leaf.grad)
+    assert model.words.weight.grad is not None
+    assert whole.words.weight.grad is not None
+    assert torch.equal(model.words.weight.grad, whole.words.weight.grad) is held

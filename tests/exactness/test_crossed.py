@@ -14,21 +14,28 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from splitlearn.audit import reconcile, verify
+from splitlearn.audit.findings import Exit
 from splitlearn.channel import pair
+from splitlearn.engine.merging import save_run
 from splitlearn.engine.plain import evaluate_plain, train_plain
+from splitlearn.engine.prepare import prepare, specs, unsplit
 from splitlearn.engine.run import TrustedRun
+from splitlearn.manifest import load_job
 from splitlearn.split.blueprint import build_trunk, trunk_model
 from splitlearn.split.crossing import Beside, Handover
 from splitlearn.split.cut import Cut, spec_of
 from splitlearn.split.freeze import Mode, freeze, set_training
 from splitlearn.split.lora import Where, adapt, blocks_of
+from splitlearn.split.merge import load_merged
 from splitlearn.split.rows import pack, unpack
 from splitlearn.split.stage import factor, remote_stage, split
 from splitlearn.split.weights import load_weights, trunk_state
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import LoraSpec
 from tests.chains import chain_run, run_chain, train_reseeded
-from tests.crossed import Steps, crossed_model, crossed_steps, whole_weights
+from tests.crossed import Steps, both_model, crossed_model, crossed_steps, whole_weights
+from tests.jobs import PAIRS, Changes, make_job
 from tests.rig import (
     ComputeThread,
     compute_party,
@@ -37,12 +44,11 @@ from tests.rig import (
     trusted_party,
     trusted_run,
 )
-from tests.tiny import WRITERS
 
 # In the middle of four, and up to the head: there no layer of ours attends to the encoder above the cut.
 CUTS = (Cut(1, 3), Cut(2, 4))
 STEPS = 10
-TYPES = tuple(name for name in WRITERS if name in ("bart", "marian"))
+TYPES = ("bart", "marian")
 
 
 def in_hand(model: PreTrainedModel, batch: Batch, *, cut: Cut) -> tuple[Tensor, dict[str, Tensor]]:
@@ -148,7 +154,7 @@ def assert_the_unsplit_run(
     if run.offer.detail.lora is not None:
         return
     trunk = result.trunk or before
-    found = whole_weights(result.local, trunk, cut=cut, blueprint=run.offer.model)
+    found = whole_weights(result.local, trunk, cut=cut, offers=[run.offer])
     assert_same(found, whole.state_dict())
 
 
@@ -215,13 +221,89 @@ def test_a_decoder_shared_out_in_a_chain_is_as_exact_with_dropout(
     ended = run_chain(tmp_path, run, steps=steps)
     losses, weights = train_reseeded(whole, steps=steps, run=run, cut=cut, starts=(2,))
     assert ended.losses == losses
-    found = whole_weights(
-        run.local,  # type: ignore[arg-type]
-        ended.trunk,
-        cut=cut,
-        blueprint=run.offer.model,
-    )
+    offers = [hop.offer for hop in run.hops]
+    found = whole_weights(run.local, ended.trunk, cut=cut, offers=offers)
     assert_same(found, weights)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "cut", "starts", "mode", "train_bottom"),
+    [
+        ("bart", Cut(1, 5), (4,), "full", True),
+        ("marian", Cut(1, 6), (2, 4, 5), "full", True),
+        ("bart", Cut(2, 5), (4,), "full", False),
+        ("marian", Cut(1, 5), (4,), "features", False),
+    ],
+    ids=["two parties", "four", "frozen below", "features"],
+)
+def test_an_encoder_and_its_decoder_at_different_parties_are_as_exact(
+    tmp_path: Path,
+    model_type: str,
+    cut: Cut,
+    starts: tuple[int, ...],
+    mode: Mode,
+    train_bottom: bool,
+) -> None:
+    """Of three layers each, counted on: those from 3 are the decoder's, whose first stays here."""
+    model = both_model(model_type)
+    whole, steps = copy.deepcopy(model), crossed_steps(model, micro=3)
+    freeze(whole, cut=cut, mode=mode, train_bottom=train_bottom)
+    run = chain_run(
+        model, cut=cut, starts=starts, total=STEPS, mode=mode, train_bottom=train_bottom
+    )
+    before = {name: t.clone() for hop in run.hops for name, t in hop.groups["layers"].items()}
+    ended = run_chain(tmp_path, run, steps=steps)
+    expected = train_plain(
+        whole,
+        steps=steps,
+        optimiser=run.offer.optimiser,
+        schedule=run.offer.schedule,
+        seed=0,
+        observe=lambda _: None,
+    )
+    assert ended.losses == expected
+    offers = [hop.offer for hop in run.hops]
+    found = whole_weights(run.local, ended.trunk or before, cut=cut, offers=offers)
+    assert_same(found, whole.state_dict())
+    for host in ended.hosts:
+        ours, theirs = host.clinic.log.folder, host.party.log.folder
+        assert verify(ours).ok
+        assert reconcile(ours, theirs).exit is Exit.CLEAN
+
+
+EXACT = dict.fromkeys(
+    ("activation", "output", "gradient", "input_gradient", "inner", "inner_gradient"), "identity"
+)
+
+
+def test_a_job_over_both_stacks_is_the_unsplit_run_and_exports_a_plain_folder(
+    tmp_path: Path,
+) -> None:
+    changes: Changes = {
+        **PAIRS,
+        "cut": {"stack": "both", "top": 6, "train_bottom": True},
+        "codec": EXACT,
+        "[chain]": {"party": "farm", "dial": "127.0.0.1:2", "first": 5},
+    }
+    job = load_job(make_job(tmp_path, changes=changes, family="bart"))
+    prepared = prepare(job)
+    assert [(hop.offer.cut.first, hop.offer.cut.last) for hop in prepared.run.hops] == [
+        (1, 4),
+        (5, 6),
+    ]
+    ended = run_chain(tmp_path / "parties", prepared.run, steps=prepared.data.steps)
+    data, model = unsplit(job)
+    optimiser, schedule = specs(job, steps=data.steps.total)
+    assert ended.losses == train_plain(
+        model,
+        steps=data.steps,
+        optimiser=optimiser,
+        schedule=schedule,
+        seed=job.run.seed,
+        observe=lambda _: None,
+    )
+    save_run(tmp_path / "out", job=job, prepared=prepared, state=ended.trunk)
+    assert_same(load_merged(tmp_path / "out").state_dict(), model.state_dict())
 
 
 def test_an_evaluation_gives_the_unsplit_models_losses(tmp_path: Path) -> None:

@@ -103,7 +103,8 @@ def test_which_stack_is_cut_decides_the_digest_and_the_encoder_needs_no_word(
     ("changes", "told"),
     [
         ({"model": {}, "data": {}}, "cut.stack is decoder, which models of task sequence-to-seq"),
-        ({"cut": {"stack": "both"}}, "cut.stack"),
+        ({"cut": {"stack": "upper"}}, "cut.stack"),
+        ({"cut": {"stack": "both"}}, "cut.stack is both, which takes two parties; add a [[chain]]"),
         (
             {"cut": {"stack": "decoder", "upper": {"method": "sft", "rank": 4}}},
             "cut.upper.method is sft, and no cut narrows the rows of an encoder below a decoder",

@@ -260,5 +260,7 @@ def test_a_decoders_layers_are_not_planned_as_if_they_were_an_encoders(tmp_path:
     changes: Changes = {**PAIRS, "cut": {"stack": "decoder", "top": 2}}
     path = make_job(tmp_path, changes=changes, family="bart")
     (tmp_path / "speeds.toml").write_text(write_speeds(SPEEDS), encoding="utf-8")
-    with pytest.raises(ManifestError, match=r"cut\.stack is decoder, whose steps the planner"):
+    with pytest.raises(
+        ManifestError, match=r"cut\.stack is decoder, and the planner does not know"
+    ):
         planned(path)

@@ -131,24 +131,24 @@ def test_a_decoder_is_trained_split_as_unsplit_and_what_is_exported_has_its_perp
         "policy": {"file": "research.toml"},
     }
     job = make_clinic(tmp_path, changes, family=family)
-    far = "stack" in cut
-    with gpuhost(tmp_path, job, runs=2 if far else 4 if family in WRITERS else 3):
+    remote = "stack" in cut
+    with gpuhost(tmp_path, job, runs=2 if remote else 4 if family in WRITERS else 3):
         trusted.train(job, threads=1)
         trusted.export(job, to=tmp_path / "model", threads=1)
         capsys.readouterr()
-        if far:
+        if remote:
             for ask in (
                 lambda: trusted.generate(job, prompt="the old film", threads=1),
                 lambda: trusted.evaluate(job, bleu=True, threads=1),
             ):
-                with pytest.raises(ManifestError, match=r"cut\.stack is decoder.*at home"):
+                with pytest.raises(ManifestError, match=r"cut\.stack is decoder, and no text"):
                     ask()
         else:
             trusted.generate(job, prompt="the old film", tokens=6, threads=1)
             told = capsys.readouterr().out.strip()
             assert told == gone_on_with(tmp_path / "model", "the old film")
             assert told
-        if family in WRITERS and not far:
+        if family in WRITERS and not remote:
             trusted.evaluate(job, bleu=True, beams=2, threads=1)
             scored = json.loads(capsys.readouterr().out)
             assert scored.pop("bleu") == bleu_alone(tmp_path / "model", job) > 0

@@ -386,3 +386,15 @@ def test_a_decoders_layers_are_those_that_its_config_names(tmp_path: Path) -> No
     changes: Changes = {**PAIRS, "cut": {"stack": "decoder", "top": 3}}
     with pytest.raises(ManifestError, match=r"a model of 2 layers"):
         plans_of_job(load_job(make_job(tmp_path, changes=changes, family="bart")))
+
+
+def test_of_both_stacks_only_the_decoders_parties_get_rows_of_two_texts(tmp_path: Path) -> None:
+    changes: Changes = {
+        **PAIRS,
+        "cut": {"stack": "both", "top": 6},
+        "[chain]": {"party": "farm", "dial": "127.0.0.1:2", "first": 5},
+    }
+    job = load_job(make_job(tmp_path, changes=changes, family="bart"))
+    told = [plan.beside for plan in plans_of_job(job)]
+    assert told == [frozenset(), {Kind.ACTIVATION, Kind.GRADIENT, Kind.INPUT_GRADIENT}]
+    assert [plan_of_offer(hop.offer).beside for hop in prepare(job).run.hops] == told

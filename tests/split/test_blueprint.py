@@ -246,7 +246,7 @@ def test_an_unknown_field_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("model_type", ["opt", "bert-generation", "os", "BERT"])
 def test_a_model_type_outside_the_table_is_refused(model_type: str) -> None:
-    with pytest.raises(WireError, match="this version knows bart, bart-decoder, bert"):
+    with pytest.raises(WireError, match="this version knows bart, bart-both, bart-decoder, bert"):
         build_trunk(TrunkModel(model_type=model_type, fields=GOOD.fields), cut=spec_of(CUT))
 
 

@@ -13,11 +13,17 @@ from splitlearn.split.blueprint import build_trunk, trunk_model
 from splitlearn.split.crossing import Beside, Handover, apart_again, as_one, hand_over, take_back
 from splitlearn.split.cut import Bottleneck, Cut, spec_of
 from splitlearn.split.freeze import freeze, set_training
-from splitlearn.split.merge import load_merged, merged, save_merged
-from splitlearn.split.stage import factor, split
+from splitlearn.split.lora import adapt, blocks_of, trunk_blocks
+from splitlearn.split.merge import joined_trunk, load_merged, merged, save_merged
+from splitlearn.split.stage import (
+    factor,
+    slots_of,
+    split,
+    split_chain,
+)
 from splitlearn.split.weights import load_layers_from_folder, trunk_state
-from splitlearn.wire.messages import TrunkModel
-from tests.crossed import crossed_model
+from splitlearn.wire.messages import LoraSpec, TrunkModel
+from tests.crossed import both_model, crossed_model
 from tests.tiny import tiny_batch, tiny_model
 
 CUT = Cut(1, 3)
@@ -175,3 +181,96 @@ def test_rows_of_both_are_told_apart_by_their_lengths_alone() -> None:
     assert torch.equal(other, x_ND)
     with pytest.raises(WireError, match="5 rows of a memory and 4 of a decoder make 9"):
         apart_again(both_ND, memory=(2, 3), lengths=(2, 2))
+
+
+# An encoder and its decoder, both cut: of three layers each, the decoder's are 3, 4 and 5.
+
+
+def test_layers_of_both_are_counted_on_and_put_back_where_they_were() -> None:
+    model = both_model("bart")
+    layers = list(layers_of(model))
+    assert (depth_of(model), len(layers)) == (6, 6)
+    base = base_of(model)
+    assert layers[3] is base.get_submodule("decoder.layers.0")
+    local, parts = split_chain(model, cut=Cut(1, 5), starts=(4,))
+    assert [list(part.layers) for part in parts] == [["1", "2"], ["4"]]
+    assert [part.crossed for part in parts] == [False, True]
+    kinds = [type(layer).__name__ for layer in layers_of(local)]
+    assert kinds == [
+        *("BartEncoderLayer", "RemoteStage", "BartDecoderLayer", "RemoteStage"),
+        "BartDecoderLayer",
+    ]
+    slots = slots_of(local, cut=Cut(1, 5))
+    assert (len(slots.bottom), list(slots.layers), len(slots.top)) == (1, [1, 3, 4], 1)
+    whole = merged(local, trunk=joined_trunk(parts), cut=Cut(1, 5))
+    assert list(whole.state_dict()) == list(both_model("bart").state_dict())
+    expected = both_model("bart").state_dict()
+    assert all(torch.equal(t, expected[n]) for n, t in whole.state_dict().items())
+
+
+@pytest.mark.parametrize("cut", [Cut(1, 4), Cut(3, 5), Cut(2, 6)], ids=str)
+def test_an_offer_of_layers_of_both_to_one_party_is_refused(cut: Cut) -> None:
+    blueprint = trunk_model(both_model("bart"))
+    with pytest.raises(WireError, match=r"of an encoder and of its decoder, which begins at 3"):
+        build_trunk(blueprint, cut=spec_of(cut))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("decoder-layers", 0), ("decoder-heads", 5), ("decoder-inner", 65_537)]
+)
+def test_numbers_of_the_upper_stack_have_bounds_too(name: str, value: int) -> None:
+    blueprint = trunk_model(both_model("bart"))
+    bad = TrunkModel("bart-both", blueprint.fields | {name: value})
+    with pytest.raises(WireError, match=r"bart-both trunk that cannot be: .*(decoder-|heads)"):
+        build_trunk(bad, cut=spec_of(Cut(4, 6)))
+
+
+def test_a_part_of_both_is_built_and_found_in_a_folder(tmp_path: Path) -> None:
+    model = both_model("marian")
+    blueprint = trunk_model(model)
+    plain = copy.deepcopy(model)
+    del plain.config.cut_stack
+    plain.save_pretrained(tmp_path)
+    _, parts = split_chain(model, cut=Cut(1, 6), starts=(4,))
+    for part, cut in zip(parts, (Cut(1, 3), Cut(4, 6)), strict=True):
+        state = trunk_state(part, group="layers")
+        stored = load_layers_from_folder(tmp_path, model=blueprint, cut=spec_of(cut))
+        assert stored.keys() == state.keys()
+        assert all(torch.equal(stored[name], tensor) for name, tensor in state.items())
+
+
+def test_adapters_of_both_are_drawn_alike_wherever_their_layers_are() -> None:
+    spec = LoraSpec(rank=2, alpha=4.0, dropout=0.0, targets=("self_attn.q_proj",), seed=5)
+    model, cut = both_model("bart"), Cut(1, 5)
+    whole = copy.deepcopy(model)
+    adapt(blocks_of(whole, cut=cut, where="all", train_bottom=True), spec)
+    expected = {n: p for n, p in whole.named_parameters() if ".lora_A." in n}
+    local, parts = split_chain(model, cut=cut, starts=(4,))
+    adapt(blocks_of(local, cut=cut, where="all", train_bottom=True), spec)
+    for part in parts:
+        adapt(trunk_blocks(part), spec)
+    found = merged(local, trunk=joined_trunk(parts), cut=cut).state_dict()
+    assert len(expected) == 6
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("mode", "train_bottom", "trains"),
+    [
+        ("full", True, (True, True, True, True)),
+        ("full", False, (False, True, True, False)),
+        ("features", False, (False, False, True, False)),
+    ],
+)
+def test_what_lies_between_two_stacks_trains_with_the_trunk(
+    mode: str, train_bottom: bool, trains: tuple[bool, ...]
+) -> None:
+    local, _ = split_chain(both_model("bart", dropout=0.1), cut=Cut(1, 5), starts=(4,))
+    freeze(local, cut=Cut(1, 5), mode=mode, train_bottom=train_bottom)  # type: ignore[arg-type]
+    set_training(local, training=True)
+    names = ("encoder.layers.0", "decoder.layers.0", "decoder.layers.2", "shared")
+    base = base_of(local)
+    found = [all(p.requires_grad for p in base.get_submodule(n).parameters()) for n in names]
+    assert tuple(found) == trains
+    assert base.get_submodule("encoder").training is trains[3]
+    assert base.get_submodule("decoder").training is trains[3]

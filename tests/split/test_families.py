@@ -32,14 +32,18 @@ def test_no_activation_in_the_table_has_weights() -> None:
 
 def test_a_decoder_that_has_an_encoder_is_a_row_beside_its_encoders() -> None:
     more = {name: row for name, row in TRUNKS.items() if name not in FAMILIES}
-    assert {name: row.model_type for name, row in more.items()} == {
-        "bart-decoder": "bart",
-        "marian-decoder": "marian",
+    assert {name: (row.model_type, row.stack) for name, row in more.items()} == {
+        f"{model_type}-{stack}": (model_type, stack)
+        for model_type in ("bart", "marian")
+        for stack in ("decoder", "both")
     }
     for name, row in more.items():
-        assert trunk_name(row.model_type, stack="decoder") == name
+        assert trunk_name(row.model_type, stack=row.stack) == name
         encoder = FAMILIES[row.model_type]
-        assert (row.memory, row.layers) == (encoder.layers, "decoder.layers")
+        assert row.memory == encoder.layers
         assert set(encoder.embeddings) < set(row.embeddings)
-        assert row.fields.keys() == encoder.fields.keys()
+        assert set(encoder.fields) <= set(row.fields)
+        assert row.walkers in {("decoder", "encoder"), ("encoder", "decoder")}
+        assert row.border(3) == (3 if row.stack == "both" else 0)
     assert not any(row.memory for row in FAMILIES.values())
+    assert FAMILIES["bart"].border(3) is None
