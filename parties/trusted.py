@@ -172,6 +172,11 @@ def generate(
 
         if not manifest.predicts:
             raise manifest.fault("model.task", f"is {manifest.model.task}; only a decoder goes on")
+        if manifest.direct:
+            raise manifest.fault(
+                "chain.direct",
+                "is true, and texts are gone on with by way of the trusted party only",
+            )
         texts = [prompt] if prompts is None else [line.rstrip("\n") for line in prompts]
         prepared = _offered(prepare(manifest), to="generate")
         tokenizer = prepared.data.tokenizer

@@ -31,6 +31,7 @@ from splitlearn.wire.messages import (
     Accept,
     Empty,
     Finish,
+    Hops,
     Norm,
     Offer,
     Resume,
@@ -106,6 +107,8 @@ class Line:
         self._talk: Talk | None = None
         self._exchange: Exchange | None = None
         self._settled_at = 0.0
+        # Where parties wait for one another: the others, looked at while this one is waited for.
+        self.beside: Sequence[Line] = ()
 
     @property
     def name(self) -> str:
@@ -129,12 +132,17 @@ class Line:
         """Whether it was this peer that came back as a new process."""
         return self._talk is not None and self._talk.restarted
 
-    def begin(self, held: Sequence[int]) -> None:
-        """Offer the job in a new conversation. held: the steps that we hold checkpoints of."""
+    def begin(self, held: Sequence[int], *, hops: Hops | None = None) -> None:
+        """Offer the job in a new conversation. held: the steps that we hold checkpoints of. hops: in a direct
+        chain, the party's neighbours.
+        """
         session = Session(me=Role.TRUSTED, peer=Role.COMPUTE)
         self._channel.renew()
         offer = msgspec.structs.replace(
-            self.hop.offer, held=tuple(held), conversation=secrets.token_hex(16)
+            self.hop.offer,
+            held=tuple(held),
+            conversation=secrets.token_hex(16),
+            detail=msgspec.structs.replace(self.hop.offer.detail, hops=hops),
         )
         self._talk = Talk(
             channel=self._channel,
@@ -146,6 +154,7 @@ class Line:
             sent=self.sent,
             received=self.received,
             errors=self.errors,
+            meanwhile=self._look_beside if self.beside else None,
         )
         self._coders.begin()
         self._exchange = Exchange(
@@ -157,6 +166,15 @@ class Line:
             namer=self._namer(),
         )
         self._talk.say(Kind.OFFER, offer)
+
+    def look(self) -> None:
+        """Notice what has become of this party. Raises PeerRestarted, or what it did wrong or says we did."""
+        if self._talk is not None:
+            self._talk.look()
+
+    def _look_beside(self) -> None:
+        for line in self.beside:
+            line.look()
 
     def _namer(self) -> Namer | None:
         """Who says which samples are kept, where the activation's codec keeps any."""

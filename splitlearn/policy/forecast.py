@@ -38,7 +38,8 @@ class Plan:
     columns: width or rank of each kind's rows. examples, longest: of the
     largest micro-batch and of its longest text.
     unknown: sentences about what could not be found out. generates: the model goes on with texts.
-    clips: gradients are clipped by their norm over all parties.
+    clips: gradients are clipped by their norm over all parties. rows: kinds of rows that are exchanged with
+    this party; in a direct chain not with each all of them.
     """
 
     mode: Literal["features", "side", "lora", "full"]
@@ -53,6 +54,7 @@ class Plan:
     generates: bool = False
     clips: bool = False
     later: tuple[Mapping[Kind, str], ...] = ()
+    rows: frozenset[Kind] = STEP_KINDS
 
     @property
     def sends_gradients(self) -> bool:
@@ -112,6 +114,9 @@ def plans_of_job(job: "Job") -> tuple[Plan, ...]:
                 later=tuple(
                     _by_kind(codecs_at(job, party=party, codec=codec)) for codec in job.codec.later
                 ),
+                rows=_rows(first=not party, last=party == len(job.chain))
+                if job.direct
+                else STEP_KINDS,
             )
         )
     return tuple(plans)
@@ -124,6 +129,7 @@ def plan_of_offer(offer: "Offer") -> Plan:
         upper = len(side.taps) * side.rank
     stated = offer.model.fields.get("width", 0)
     width = stated if isinstance(stated, int) else 0
+    hops = offer.detail.hops
     return Plan(
         mode=offer.mode,
         returns_input_gradient=offer.returns_input_gradient,
@@ -133,7 +139,16 @@ def plan_of_offer(offer: "Offer") -> Plan:
         columns=_columns(lower=lower or width, upper=upper or width),
         generates=offer.purpose == "generate",
         clips=offer.detail.clips,
+        rows=STEP_KINDS
+        if hops is None
+        else _rows(first=hops.before is None, last=hops.after is None),
     )
+
+
+def _rows(*, first: bool, last: bool) -> frozenset[Kind]:
+    """What is exchanged with a party at an end of a direct chain; with others nothing is."""
+    there = {Kind.ACTIVATION, Kind.INPUT_GRADIENT} if first else set[Kind]()
+    return frozenset(there | ({Kind.OUTPUT, Kind.GRADIENT} if last else set()))
 
 
 def foresee(policy: Policy, plan: Plan) -> tuple[Verdict, ...]:
@@ -166,7 +181,7 @@ def _needed(plan: Plan) -> list[tuple[Kind, Direction, bool]]:
     into: list[tuple[Kind, Direction, bool]] = []
     full = plan.sends_gradients
     for kind, pairs in MAY_SEND.items():
-        if kind in _CLIPPING and not plan.clips:
+        if (kind in _CLIPPING and not plan.clips) or kind in STEP_KINDS - plan.rows:
             continue
         returns = plan.returns_input_gradient if kind is Kind.INPUT_GRADIENT else True
         if (Role.TRUSTED, Role.COMPUTE) in pairs and (full or kind is not Kind.GRADIENT):

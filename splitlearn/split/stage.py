@@ -289,12 +289,16 @@ def split(model: PreTrainedModel, *, cut: Cut) -> tuple[PreTrainedModel, Trunk]:
 
 
 def split_chain(
-    model: PreTrainedModel, *, cut: Cut, starts: Sequence[int]
+    model: PreTrainedModel, *, cut: Cut, starts: Sequence[int], direct: bool = False
 ) -> tuple[PreTrainedModel, tuple[Trunk, ...]]:
-    """As `split`, with the trunk shared out as `cut.parts(starts)` says, a remote stage for each part."""
+    """As `split`, with the trunk shared out as `cut.parts(starts)` says, a remote stage for each part.
+
+    direct: one stage for all parts, which send to one another.
+    """
     slots = slots_of(model, cut=cut)
     parts = cut.parts(starts)
-    replace_layers(model, [*slots.bottom, *(RemoteStage() for _ in parts), *slots.top])
+    stages = (RemoteStage() for _ in (parts[:1] if direct else parts))
+    replace_layers(model, [*slots.bottom, *stages, *slots.top])
     trunks = [
         Trunk(
             model.config,

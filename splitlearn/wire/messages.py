@@ -10,6 +10,7 @@ from typing import Annotated, Literal, cast
 import msgspec
 
 from splitlearn.roles import Kind
+from splitlearn.wire.bridges import Bridge
 from splitlearn.wire.pairs import Pairing, Samples, Want
 from splitlearn.wire.rounds import Ask, Enlist, Ids, Report, Round
 from splitlearn.wire.terms import (
@@ -22,11 +23,13 @@ from splitlearn.wire.terms import (
     CutSpec,
     Detail,
     Digest,
+    Hops,
     Length,
     LoraSpec,
     Meta,
     Mode,
     Name,
+    Neighbour,
     OptimiserSpec,
     ScheduleSpec,
     Sequence,
@@ -43,6 +46,7 @@ __all__ = [
     "Accept",
     "Ask",
     "BottleneckSpec",
+    "Bridge",
     "CodecSpec",
     "CodecStage",
     "Countersigned",
@@ -51,10 +55,12 @@ __all__ = [
     "Empty",
     "Enlist",
     "Finish",
+    "Hops",
     "Ids",
     "LoraSpec",
     "Meta",
     "Mode",
+    "Neighbour",
     "Norm",
     "Offer",
     "OptimiserSpec",
@@ -280,4 +286,5 @@ META: dict[Kind, type[Meta]] = {
     Kind.WANT: Want,
     Kind.NORM: Norm,
     Kind.SCALE: Scale,
+    Kind.BRIDGE: Bridge,
 }
