@@ -46,7 +46,7 @@ def _bridged(lines: Sequence[Line]) -> Iterator[Hops | None]:
     """
     fresh: Neighbour | None = None
     for number, line in enumerate(lines):
-        hops = line.hop.offer.detail.hops
+        hops = line.hops
         if hops is None:
             yield None
             continue

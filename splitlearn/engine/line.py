@@ -116,6 +116,11 @@ class Line:
         return self._channel.peer
 
     @property
+    def hops(self) -> Hops | None:
+        """The party's neighbours in a direct chain, as its offer names them."""
+        return self.hop.offer.detail.hops
+
+    @property
     def talk(self) -> Talk:
         """The conversation under way."""
         assert self._talk is not None, "a step before the conversation began"

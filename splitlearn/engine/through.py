@@ -73,4 +73,4 @@ _LAST = frozenset({Kind.OUTPUT, Kind.GRADIENT})
 
 def ways_of(lines: Sequence[Line]) -> Sequence[Way]:
     """Each party that rows are exchanged with, as a schedule tells them apart."""
-    return [Through(lines)] if lines[0].hop.offer.detail.hops is not None else lines
+    return [Through(lines)] if lines[0].hops is not None else lines
