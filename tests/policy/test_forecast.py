@@ -142,7 +142,7 @@ def test_a_job_and_its_offer_have_the_same_plan_but_for_sizes(
     job = load_job(make_job(tmp_path, changes=changes))
     offered = plan_of_offer(prepare(job).run.offer)
     (told,) = plans_of_job(job)
-    for name in ("mode", "returns_input_gradient", "narrow", "codecs", "columns"):
+    for name in ("mode", "returns_input_gradient", "narrow", "codecs", "columns", "rows"):
         assert getattr(offered, name) == getattr(told, name), name
     assert (told.examples, told.longest, told.unknown) == (8, 16, ())
     assert (offered.examples, offered.longest) == (0, 0)
@@ -313,8 +313,34 @@ def test_a_chain_does_not_get_past_a_limit_on_columns_between_two_parties(tmp_pa
     assert "gradient out" not in second
 
 
-def test_a_chains_offers_have_the_same_plans_as_its_job(tmp_path: Path) -> None:
-    changes: Changes = {**BOTTOM, "[chain]": CHAIN["[chain]"]}
+def test_in_a_direct_chain_each_party_is_foreseen_with_what_is_exchanged_with_it(
+    tmp_path: Path,
+) -> None:
+    """So the standard policy, which lets no wide gradient leave, lets such a chain train."""
+    direct: Changes = {**NARROW, "[chain]": {**CHAIN["[chain]"], "direct": True}}
+    first, last = plans_of_job(load_job(make_job(tmp_path, changes=direct)))
+    standard = load(POLICIES / "standard.toml")
+    rows = [
+        {each.facts.kind for each in foresee(standard, plan) if each.facts.rows}
+        for plan in (first, last)
+    ]
+    assert rows == [
+        {Kind.ACTIVATION},
+        {
+            Kind.OUTPUT,
+            Kind.GRADIENT,
+        },
+    ]
+    assert [rules_of(foresee(standard, plan)) for plan in (first, last)] == [{}, {}]
+    relayed = plans_of_job(
+        load_job(make_job(tmp_path, changes={**NARROW, "[chain]": CHAIN["[chain]"]}))
+    )
+    assert "gradient out" in rules_of(foresee(standard, relayed[0]))
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_chains_offers_have_the_same_plans_as_its_job(tmp_path: Path, direct: bool) -> None:
+    changes: Changes = {**BOTTOM, "[chain]": {**CHAIN["[chain]"], "direct": direct}}
     job = load_job(make_job(tmp_path, changes=changes))
     hops = prepare(job).run.hops
     for told, hop in zip(plans_of_job(job), hops, strict=True):

@@ -1,0 +1,165 @@
+"""A compute party's neighbours over the real channel: found under their names, each bridge afresh."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from parties.neighbours import Neighbourhood, Street
+from splitlearn import policy
+from splitlearn.audit import Payload, read_records
+from splitlearn.errors import ChannelError, IdentityError
+from splitlearn.identity import Identity
+from splitlearn.manifest import Address, Compute
+from splitlearn.manifest.fields import PeerTable
+from splitlearn.roles import Kind, Role
+from splitlearn.session import BridgeSession, Side
+from splitlearn.wire.messages import Bridge, Neighbour
+from tests.door import POLICIES
+from tests.federation import make_identity
+from tests.jobs import a_port
+
+WAIT_S = 20.0
+SALT = "e" * 64
+
+
+@pytest.fixture(scope="module")
+def parties(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Identity]:
+    folder = tmp_path_factory.mktemp("federation")
+    return {
+        name: make_identity(folder, name, Role.COMPUTE) for name in ("farm", "host", "stranger")
+    }
+
+
+def table(party: str, *, dial: int = 0, listen: int = 0) -> PeerTable:
+    address = Address("127.0.0.1", dial or listen)
+    return PeerTable.model_construct(
+        party=party, dial=address if dial else None, listen=address if listen else None
+    )
+
+
+def at_home(identity: Identity, *tables: PeerTable) -> Neighbourhood:
+    return Neighbourhood(identity, Compute.model_construct(neighbour=tables))
+
+
+@pytest.fixture
+def both(parties: dict[str, Identity]) -> Iterator[tuple[Neighbourhood, Neighbourhood]]:
+    """The host's neighbourhood, which waits for the farm, and the farm's."""
+    port = a_port()
+    with (
+        at_home(parties["host"], table("farm", listen=port)) as host,
+        at_home(parties["farm"], table("host", dial=port)) as farm,
+    ):
+        yield host, farm
+
+
+def bridge(letter: str, party: str) -> Neighbour:
+    return Neighbour(party, letter * 32, SALT)
+
+
+def test_two_neighbours_meet_for_each_bridge_afresh(
+    both: tuple[Neighbourhood, Neighbourhood],
+) -> None:
+    host, farm = both
+    with ThreadPoolExecutor(1) as other:
+        for letter in "ab":
+            far = other.submit(farm.find, bridge(letter, "host"), timeout_s=WAIT_S)
+            here = host.find(bridge(letter, "farm"), timeout_s=WAIT_S)
+            there = far.result(WAIT_S)
+            assert here.run == there.run == letter * 32
+            assert here.authorised is not None
+            assert here.authorised.name.party == "farm"
+            assert not here.over  # the next bridge is begun while this one stands
+
+
+def test_who_comes_about_an_older_bridge_is_told_so_and_the_right_one_awaited(
+    both: tuple[Neighbourhood, Neighbourhood],
+) -> None:
+    host, farm = both
+    with ThreadPoolExecutor(2) as others:
+        here = others.submit(host.find, bridge("b", "farm"), timeout_s=WAIT_S)
+        late = farm.find(bridge("a", "host"), timeout_s=WAIT_S)
+        with pytest.raises(Exception, match="this hop is over; the run has begun anew since"):
+            late.receive(timeout_s=WAIT_S)
+        farm.find(bridge("b", "host"), timeout_s=WAIT_S)
+        assert here.result(WAIT_S).run == "b" * 32
+
+
+def test_a_party_that_the_settings_do_not_name_is_not_sought(
+    both: tuple[Neighbourhood, Neighbourhood],
+) -> None:
+    host, _ = both
+    assert host
+    with pytest.raises(IdentityError, match=r"names barn as our neighbour.*for farm only; add one"):
+        host.find(bridge("a", "barn"), timeout_s=WAIT_S)
+
+
+def test_a_good_certificate_of_another_party_is_refused_at_both_ends(
+    parties: dict[str, Identity],
+) -> None:
+    port = a_port()
+    with (
+        at_home(parties["host"], table("farm", listen=port)) as host,
+        at_home(parties["stranger"], table("host", dial=port)) as stranger,
+        ThreadPoolExecutor(1) as other,
+    ):
+        here = other.submit(host.find, bridge("a", "farm"), timeout_s=3.0)
+        time.sleep(0.2)  # until it listens
+        with pytest.raises(IdentityError, match="farm"):
+            stranger.find(bridge("a", "host"), timeout_s=WAIT_S)
+        with pytest.raises(ChannelError, match=r"nobody to speak with.*last refused: .*stranger"):
+            here.result(WAIT_S)
+
+
+def test_a_stranger_who_waits_at_the_neighbours_address_is_not_spoken_with(
+    parties: dict[str, Identity],
+) -> None:
+    port = a_port()
+    with (
+        at_home(parties["stranger"], table("host", listen=port)) as stranger,
+        at_home(parties["host"], table("farm", dial=port)) as host,
+        ThreadPoolExecutor(1) as other,
+    ):
+        there = other.submit(stranger.find, bridge("a", "host"), timeout_s=3.0)
+        time.sleep(0.2)  # until it listens
+        with pytest.raises(IdentityError, match="stranger"):
+            host.find(bridge("a", "farm"), timeout_s=WAIT_S)
+        with pytest.raises(ChannelError):
+            there.result(WAIT_S)
+
+
+def test_without_a_table_there_is_no_neighbourhood(parties: dict[str, Identity]) -> None:
+    with at_home(parties["host"]) as nobody:
+        assert not nobody
+
+
+def test_each_hop_has_a_log_and_all_share_what_a_rule_lets_through(
+    both: tuple[Neighbourhood, Neighbourhood], parties: dict[str, Identity], tmp_path: Path
+) -> None:
+    host, farm = both
+    rules = policy.load(POLICIES / "compute-direct.toml")
+    street = Street(host, parties["host"], rules, tmp_path)
+    neighbour = bridge("c", "farm")
+    with ThreadPoolExecutor(1) as other:
+        far = other.submit(farm.find, bridge("c", "host"), timeout_s=WAIT_S)
+        street.find(neighbour, timeout_s=WAIT_S)
+        far.result(WAIT_S)
+    terms = Bridge("run", "c" * 32, "0" * 64, SALT, "train", "full", 2, "identity", "identity")
+    session = BridgeSession(Role.COMPUTE, Role.COMPUTE, side=Side.BEFORE)
+    gate = street.open_gate(terms, session, neighbour=neighbour)
+    released = gate.release(Kind.BRIDGE, meta=terms)
+    gate.close(outcome="done")
+    street.close()
+    folder = tmp_path / "audit-farm"
+    (payload,) = (r for _, r in read_records(folder) if isinstance(r, Payload))
+    assert payload.peer == "spiffe://fed.example/party/farm/role/compute"
+    assert payload.rules == ("hop-words",)
+    again = Street(host, parties["host"], rules, tmp_path)
+    again._channels["barn"] = street._channels["farm"]
+    other_gate = again.open_gate(
+        terms, BridgeSession(Role.COMPUTE, Role.COMPUTE), neighbour=bridge("d", "barn")
+    )
+    assert other_gate._ledger._spent == {"hop-words": len(released.raw)}
+    again.close()
