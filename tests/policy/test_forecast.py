@@ -316,26 +316,25 @@ def test_a_chain_does_not_get_past_a_limit_on_columns_between_two_parties(tmp_pa
 def test_in_a_direct_chain_each_party_is_foreseen_with_what_is_exchanged_with_it(
     tmp_path: Path,
 ) -> None:
-    """So the standard policy, which lets no wide gradient leave, lets such a chain train."""
-    direct: Changes = {**NARROW, "[chain]": {**CHAIN["[chain]"], "direct": True}}
-    first, last = plans_of_job(load_job(make_job(tmp_path, changes=direct)))
+    """So a policy that lets no wide gradient leave lets such a chain train, where it is narrow above."""
     standard = load(POLICIES / "standard.toml")
-    rows = [
-        {each.facts.kind for each in foresee(standard, plan) if each.facts.rows}
-        for plan in (first, last)
-    ]
-    assert rows == [
-        {Kind.ACTIVATION},
-        {
-            Kind.OUTPUT,
-            Kind.GRADIENT,
-        },
-    ]
-    assert [rules_of(foresee(standard, plan)) for plan in (first, last)] == [{}, {}]
-    relayed = plans_of_job(
-        load_job(make_job(tmp_path, changes={**NARROW, "[chain]": CHAIN["[chain]"]}))
+    tight = msgspec.structs.replace(
+        standard,
+        rules=tuple(
+            msgspec.structs.replace(rule, max_columns=8) if rule.id == "gradient" else rule
+            for rule in standard.rules
+        ),
     )
-    assert "gradient out" in rules_of(foresee(standard, relayed[0]))
+    found = []
+    for direct in (True, False):
+        table = {**CHAIN["[chain]"], "direct": direct}
+        job = load_job(make_job(tmp_path, changes={**NARROW, "[chain]": table}))
+        found.append([foresee(tight, plan) for plan in plans_of_job(job)])
+    (first, last), (relayed, _) = found
+    rows = [{each.facts.kind for each in said if each.facts.rows} for said in (first, last)]
+    assert rows == [{Kind.ACTIVATION}, {Kind.OUTPUT, Kind.GRADIENT}]
+    assert rules_of(first) == rules_of(last) == {}
+    assert rules_of(relayed)["gradient out"] == ["gradient.max_columns"]
 
 
 @pytest.mark.parametrize("direct", [False, True])
