@@ -16,12 +16,23 @@ from splitlearn.audit import HopHead, Payload, read_records, reconcile, verify
 from splitlearn.audit.findings import Exit
 from splitlearn.engine.events import Began, Event, RolledBack
 from splitlearn.engine.plain import evaluate_plain, train_plain
+from splitlearn.engine.prepare import prepare
 from splitlearn.engine.run import IN_FLIGHT
+from splitlearn.manifest import load_job
 from splitlearn.policy import STEP_KINDS
 from splitlearn.roles import Kind
 from splitlearn.split.freeze import Mode, freeze
 from splitlearn.tasks.batches import Batch
-from tests.chains import Ended, chain_engine, chain_run, hosts, names, run_chain, train_reseeded
+from tests.chains import (
+    Ended,
+    Host,
+    chain_engine,
+    chain_run,
+    hosts,
+    names,
+    run_chain,
+    train_reseeded,
+)
 from tests.exactness.test_chain import (
     CHAINS,
     CUT,
@@ -31,6 +42,8 @@ from tests.exactness.test_chain import (
     stream,
     whole_weights,
 )
+from tests.jobs import Changes, make_job
+from tests.neighbours import Street
 from tests.rig import batch_of
 from tests.tiny import tiny_batch, tiny_model
 
@@ -112,6 +125,52 @@ def assert_no_row_went_round(ended: Ended) -> None:
             | ({Kind.OUTPUT, Kind.GRADIENT} if number == last else set())
         )
         assert bool(kinds) is (number in {0, last})
+
+
+EXACT = dict.fromkeys(
+    ("activation", "output", "gradient", "input_gradient", "inner", "inner_gradient"), "identity"
+)
+CODED = {"inner": "int8+zstd", "inner_gradient": "fp16", "output": "fp16"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {
+            "cut": {"train_bottom": True},
+            "cut.lower": {"method": "sft", "rank": 6},
+            "cut.upper": {"method": "sft", "rank": 4},
+            "codec": EXACT,
+        },
+        # To code again what these have coded changes nothing.
+        {"cut": {"mode": "full"}, "codec": CODED},
+    ],
+    ids=["narrow", "coded"],
+)
+def test_a_job_gives_what_it_gives_relayed(tmp_path: Path, changes: Changes) -> None:
+    losses, found_of = [], {}
+    for direct in (False, True):
+        table = {"party": "farm", "dial": "127.0.0.1:2", "first": 2, "direct": direct}
+        run = {"folder": str(direct)}
+        job = make_job(tmp_path / "clinic", changes={**changes, "[chain]": table, "run": run})
+        found_of[direct] = prepare(load_job(job))
+    for direct, found in found_of.items():
+        folder = tmp_path / str(direct)
+        street = Street() if direct else None
+        parties = [
+            Host.start(folder, name, policy="demo.toml", street=street)
+            for name in ("gpuhost", "farm")
+        ]
+        engine = chain_engine(folder, found.run, parties)
+        engine.train(found.data.steps)
+        trunk = engine.finish(fetch=True)
+        engine.end(None)
+        for host in parties:
+            host.close()
+        assert trunk
+        losses.append(engine.losses)
+    relayed, straight = losses
+    assert straight == relayed
 
 
 def test_an_evaluation_through_a_direct_chain_gives_the_unsplit_models_logits(
