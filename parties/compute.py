@@ -50,7 +50,7 @@ def compute(
         path = "models/minilm"      # optional: saves sending the weights
         \\[policy]
         file = "policy.toml"
-        \\[\\[neighbour]]             # only for a chain whose parties send to one another
+        \\[\\[neighbour]]               # only for a chain whose parties send to one another
         party = "farm"
         dial = "farm.example:7444"  # or listen = "0.0.0.0:7444"
 

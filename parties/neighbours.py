@@ -35,6 +35,8 @@ class Neighbourhood:
             peer.party: Reach(identity, peer=peer, role=Role.COMPUTE, fresh=False)
             for peer in table.neighbour
         }
+        # By party: who came about another bridge than was awaited. The trusted party may have told it first.
+        self._early: dict[str, Conversation] = {}
         self._open = ExitStack()
 
     def __enter__(self) -> "Neighbourhood":
@@ -43,6 +45,8 @@ class Neighbourhood:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for channel in self._early.values():
+            channel.close(reason="the party ends here")
         self._open.close()
 
     def __bool__(self) -> bool:
@@ -57,14 +61,24 @@ class Neighbourhood:
                 f"the offer names {neighbour.party} as our neighbour, and our settings have a [[neighbour]] "
                 f"for {named} only; add one, with dial or listen, if rows are to go there straight from here"
             )
+        # Each bridge is a conversation of its own, to which nothing of an older one can come.
         until_s = time.monotonic() + timeout_s
         while True:
+            early = self._early.get(neighbour.party)
+            if early is not None and early.run == neighbour.bridge and not early.over:
+                return self._early.pop(neighbour.party)
             left_s = max(0.1, until_s - time.monotonic())
-            # Each bridge is a conversation of its own, to which nothing of an older one can come.
             channel = reach.meet(about=neighbour.bridge, deadline_s=left_s)
             if channel.run == neighbour.bridge:
                 return channel
-            channel.close(reason="this hop is over; the run has begun anew since")
+            self._keep(neighbour.party, channel)
+
+    def _keep(self, party: str, channel: "Conversation") -> None:
+        """Until its bridge is asked for, or the party comes about another one."""
+        older = self._early.pop(party, None)
+        if older is not None:
+            older.close(reason="this hop is over; the run has begun anew since")
+        self._early[party] = channel
 
 
 @dataclass

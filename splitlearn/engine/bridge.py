@@ -22,8 +22,9 @@ from splitlearn.wire.messages import Accept, Bridge, Empty, Finish, Neighbour, O
 
 __all__ = ["BridgeEnd", "Neighbours", "terms_of"]
 
-# One try to find a neighbour; in between somebody looks whether the run still wants it.
-_TRY_S = 2.0
+# One try to find a neighbour; in between somebody looks whether the run still wants it. Long enough for a
+# handshake over a link as slow as a handshake may be.
+_TRY_S = 5.0
 
 
 class Neighbours(Protocol):

@@ -1,5 +1,6 @@
 """A compute party's neighbours over the real channel: found under their names, each bridge afresh."""
 
+import contextlib
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,13 +11,15 @@ import pytest
 from parties.neighbours import Neighbourhood, Street
 from splitlearn import policy
 from splitlearn.audit import Payload, read_records
-from splitlearn.errors import ChannelError, IdentityError
+from splitlearn.channel import Released
+from splitlearn.errors import ChannelError, IdentityError, PeerError
 from splitlearn.identity import Identity
 from splitlearn.manifest import Address, Compute
 from splitlearn.manifest.fields import PeerTable
 from splitlearn.roles import Kind, Role
 from splitlearn.session import BridgeSession, Side
-from splitlearn.wire.messages import Bridge, Neighbour
+from splitlearn.wire import frames
+from splitlearn.wire.messages import Bridge, Neighbour, Step
 from tests.door import POLICIES
 from tests.federation import make_identity
 from tests.jobs import a_port
@@ -74,17 +77,54 @@ def test_two_neighbours_meet_for_each_bridge_afresh(
             assert not here.over  # the next bridge is begun while this one stands
 
 
-def test_who_comes_about_an_older_bridge_is_told_so_and_the_right_one_awaited(
+def test_who_was_told_of_a_bridge_first_waits_until_the_other_hears_of_it(
+    both: tuple[Neighbourhood, Neighbourhood],
+) -> None:
+    """The trusted party tells one after the other: what comes too early must not be lost."""
+    host, farm = both
+    with ThreadPoolExecutor(1) as other:
+        here = other.submit(host.find, bridge("a", "farm"), timeout_s=2.0)
+        far = farm.find(bridge("b", "host"), timeout_s=WAIT_S)
+        with pytest.raises(ChannelError):
+            here.result(WAIT_S)
+        found = host.find(bridge("b", "farm"), timeout_s=WAIT_S)
+        assert found.run == far.run == "b" * 32
+        assert not far.over
+
+
+def test_of_two_bridges_that_come_too_early_the_newer_one_stands(
     both: tuple[Neighbourhood, Neighbourhood],
 ) -> None:
     host, farm = both
-    with ThreadPoolExecutor(2) as others:
-        here = others.submit(host.find, bridge("b", "farm"), timeout_s=WAIT_S)
-        late = farm.find(bridge("a", "host"), timeout_s=WAIT_S)
-        with pytest.raises(Exception, match="this hop is over; the run has begun anew since"):
-            late.receive(timeout_s=WAIT_S)
-        farm.find(bridge("b", "host"), timeout_s=WAIT_S)
-        assert here.result(WAIT_S).run == "b" * 32
+    with ThreadPoolExecutor(1) as other:
+        here = other.submit(host.find, bridge("a", "farm"), timeout_s=3.0)
+        for letter in "bc":
+            farm.find(bridge(letter, "host"), timeout_s=WAIT_S)
+            time.sleep(0.3)
+        with pytest.raises(ChannelError):
+            here.result(WAIT_S)
+        assert host.find(bridge("c", "farm"), timeout_s=WAIT_S).run == "c" * 32
+
+
+def test_nothing_of_an_older_bridge_comes_in_over_a_newer_one(
+    both: tuple[Neighbourhood, Neighbourhood],
+) -> None:
+    host, farm = both
+    with ThreadPoolExecutor(1) as other:
+        ends = []
+        for letter in "ab":
+            far = other.submit(farm.find, bridge(letter, "host"), timeout_s=WAIT_S)
+            ends.append((host.find(bridge(letter, "farm"), timeout_s=WAIT_S), far.result(WAIT_S)))
+    (old_here, old_there), (here, _) = ends
+    raw = frames.encode(Kind.SAVED, seq=1, meta=Step(7))
+    with contextlib.suppress(
+        ChannelError, PeerError
+    ):  # it may know already that its place is taken
+        old_there.send(Released(kind=Kind.SAVED, seq=1, raw=raw), deadline_s=1.0)
+    with pytest.raises(ChannelError, match="sent nothing"):
+        here.receive(timeout_s=0.5)
+    with pytest.raises(ChannelError, match="for another conversation"):
+        old_here.receive(timeout_s=WAIT_S)
 
 
 def test_a_party_that_the_settings_do_not_name_is_not_sought(
