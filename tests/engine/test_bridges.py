@@ -1,24 +1,31 @@
 """Whose turn it is, and what becomes of a lost hop; whole runs stand in tests/exactness/test_direct.py."""
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
+from splitlearn.channel import PeerRestarted, Released, pair
+from splitlearn.channel.memory import MemoryChannel
 from splitlearn.engine.bridge import BridgeEnd
-from splitlearn.engine.bridges import Bridges
-from splitlearn.engine.lanes import Lane, Lanes
+from splitlearn.engine.bridges import Bridges, bridging
+from splitlearn.engine.lanes import BridgeLost, Lane, Lanes
 from splitlearn.engine.talk import Talk
-from splitlearn.errors import ChannelError, IdentityError, SessionError, SplitLearnError
+from splitlearn.errors import ChannelError, IdentityError, PeerError, SessionError, SplitLearnError
 from splitlearn.roles import Kind
 from splitlearn.split.cut import Cut
 from splitlearn.wire import frames
 from splitlearn.wire.frames import Frame
-from splitlearn.wire.messages import Empty, Finish, Meta, Step, StepTensor
+from splitlearn.wire.messages import Detail, Empty, Finish, Meta, Step, StepTensor
 from tests.chains import Host, chain_engine, chain_run, names
+from tests.engine.test_bridge import offers
 from tests.exactness.test_chain import stream
-from tests.neighbours import Street
 from tests.tiny import tiny_model
 
 PLACE = StepTensor(3, 0, 2, "train", 5, True, (), 7)
@@ -163,44 +170,71 @@ def test_a_goodbye_after_the_goodbye_is_the_only_thing_heard_of_a_neighbour() ->
         bridges.finish()
 
 
-def direct(folder: Path, *, deadline_s: float, street: Street | None) -> tuple[Any, list[Host]]:
-    model = tiny_model("bert", layers=4)
-    run = chain_run(
-        *(model,), cut=Cut(1, 3), starts=(2,), total=4, deadline_s=deadline_s, direct=True
-    )
-    parties = [
-        Host.start(folder, name, policy="demo.toml", street=street, deadline_s=deadline_s)
-        for name in names(run)
-    ]
-    return (chain_engine(folder, run, parties), stream(model)), parties
-
-
 def test_a_party_without_neighbours_in_its_settings_refuses_the_offer(tmp_path: Path) -> None:
-    (engine, steps), parties = direct(tmp_path, deadline_s=0.5, street=None)
+    model = tiny_model("bert", layers=4)
+    run = chain_run(model, cut=Cut(1, 3), starts=(2,), total=4, deadline_s=0.5, direct=True)
+    parties = [Host.start(tmp_path, name, policy="demo.toml") for name in names(run)]
     with pytest.raises(SplitLearnError):
-        engine.train(steps)
+        chain_engine(tmp_path, run, parties).train(stream(model))
     for party in parties:
         party.thread.join(20)
         assert isinstance(party.thread.error, IdentityError)
         assert "as our neighbour, and our settings have no [[neighbour]]" in str(party.thread.error)
 
 
+class Nobody:
+    """Neighbours that are never asked for."""
+
+    def find(self, *_: object, **__: object) -> Any:
+        raise AssertionError("nobody is looked for")
+
+    open_gate = find
+
+
+@pytest.fixture
+def ends() -> tuple[MemoryChannel, MemoryChannel]:
+    return pair(names=("clinic", "host"))
+
+
+@contextmanager
+def losing(channel: MemoryChannel) -> Iterator[SimpleNamespace]:
+    """A conversation with the trusted party in which a neighbour is lost."""
+    talk = SimpleNamespace(channel=channel, deadline_s=0.1, overlap=False)
+    counts: Any = {"sent": Counter(), "received": Counter()}
+    with bridging(cast(Talk, talk), offers()[0], cast(Any, Nobody()), **counts) as bridges:
+        assert bridges is not None
+        assert talk.channel is bridges.lane
+        yield talk
+        raise BridgeLost("the hop to farm is lost: it said no more")
+
+
 def test_a_lost_neighbour_without_a_new_beginning_ends_the_run_with_both_reasons(
-    tmp_path: Path,
+    ends: tuple[MemoryChannel, MemoryChannel],
 ) -> None:
-    street = Street()
-    (engine, steps), parties = direct(tmp_path, deadline_s=2.0, street=street)
+    both = "the hop to farm is lost: it said no more; and clinic did not begin anew"
+    with pytest.raises(ChannelError, match=both) as caught, losing(ends[1]) as talk:
+        pass
+    assert not isinstance(caught.value, BridgeLost)
+    assert talk.channel is ends[1]  # it is heard by nobody else any more
 
-    def cutting(step: int) -> object:
-        if step == 2:
-            ((_, channel), _) = next(iter(street.made.values()))
-            channel.close(reason="no more")
-        return steps(step)
 
-    with pytest.raises(ChannelError):
-        engine.train(cutting)
-    engine.end(None)
-    parties[1].thread.join(20)
-    error = parties[1].thread.error
-    assert isinstance(error, ChannelError)
-    assert "the hop to host0 is lost: host0 says: no more; and clinic did not begin" in str(error)
+def test_after_a_lost_neighbour_what_the_trusted_party_does_decides(
+    ends: tuple[MemoryChannel, MemoryChannel],
+) -> None:
+    ours, theirs = ends
+    # What it had said before is of no use to anybody.
+    raw = frames.encode(Kind.CHECKPOINT, seq=1, meta=Step(3))
+    ours.send(Released(kind=Kind.CHECKPOINT, seq=1, raw=raw), deadline_s=1)
+    with pytest.raises(PeerRestarted), losing(theirs):
+        again = ours.restart()
+    theirs.renew()
+    with pytest.raises(PeerError, match="that was all"), losing(theirs):
+        again.close(reason="that was all")
+
+
+def test_any_other_run_has_no_bridges(ends: tuple[MemoryChannel, MemoryChannel]) -> None:
+    talk = SimpleNamespace(channel=ends[1], deadline_s=0.1, overlap=False)
+    offer = msgspec.structs.replace(offers()[0], detail=Detail())
+    with bridging(cast(Talk, talk), offer, None, sent=Counter(), received=Counter()) as bridges:
+        assert bridges is None
+        assert talk.channel is ends[1]
