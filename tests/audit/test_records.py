@@ -86,14 +86,6 @@ EXAMPLES: tuple[Record, ...] = (
         root="4" * 64,
         mine=3,
     ),
-    HopHead(
-        run="news",
-        conversation="b" * 32,
-        neighbour="spiffe://fed.example/party/farm/role/compute",
-        key="a+b+c",
-        size=7,
-        root="4" * 64,
-    ),
     PolicyChange(run="news", before="0" * 64, policy="5" * 64),
     Redaction(record=1, blob="6" * 64, why="request"),
     Leakage(
@@ -130,6 +122,14 @@ EXAMPLES: tuple[Record, ...] = (
         bytes_out=1000,
         bytes_in=0,
         denied=0,
+    ),
+    HopHead(
+        run="news",
+        conversation="b" * 32,
+        neighbour="spiffe://fed.example/party/farm/role/compute",
+        key="a+b+c",
+        size=7,
+        root="4" * 64,
     ),
 )
 # A log outlives the program that wrote it: this line must be readable, and written so, for ever.
