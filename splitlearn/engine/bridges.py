@@ -39,22 +39,33 @@ class Bridges:
     """
 
     trusted: Talk
-    lane: Lane
     lanes: Lanes
     before: BridgeEnd | None
     after: BridgeEnd | None
     deadline_s: float
     done: int = 0
+    _lane: Lane | None = field(default=None, repr=False)
     # Whose message is being worked on.
     _of: BridgeEnd | None = field(default=None, repr=False)
 
     def open(self, step: int) -> None:
         """Stand on both hops at the step that the trusted party named."""
+        self.listen()
         self.done = step
         for end in self._ends:
             self._of = end
             end.open(step, wanted=self._check_wanted)
         self._of = None
+
+    @property
+    def lane(self) -> Lane:
+        """What is heard of the trusted party."""
+        assert self._lane is not None, "nobody listened yet"
+        return self._lane
+
+    def listen(self) -> None:
+        """Hear the trusted party beside the neighbours; not before its weights, for none is taken ahead."""
+        self.trusted.channel = self._lane = Lane(self.trusted.channel, lanes=self.lanes)
 
     def hear(self, *, busy: bool) -> tuple[Talk, Frame]:
         """The next message that is for the engine, and the conversation that it is of. Others are answered.
@@ -200,7 +211,6 @@ def bridging(
             "one, with dial or listen, if rows are to go there straight from here"
         )
     lanes, whole = Lanes(), talk.channel
-    lane = Lane(whole, lanes=lanes)
 
     def end(side: Side, *, there: bool) -> BridgeEnd | None:
         if not there:
@@ -216,10 +226,8 @@ def bridging(
             received=received,
         )
 
-    talk.channel = lane
     bridges = Bridges(
         trusted=talk,
-        lane=lane,
         lanes=lanes,
         before=end(Side.AFTER, there=hops.before is not None),
         after=end(Side.BEFORE, there=hops.after is not None),
@@ -236,5 +244,6 @@ def bridging(
     else:
         bridges.end(None)
     finally:
-        lane.stop()
-        talk.channel = whole
+        if talk.channel is not whole:
+            bridges.lane.stop()
+            talk.channel = whole

@@ -25,7 +25,7 @@ from splitlearn.engine.weights import Inlet, shards
 from splitlearn.errors import SessionError
 from splitlearn.gate import Gate
 from splitlearn.roles import Kind, Role
-from splitlearn.session import MAX_UNSETTLED, Session
+from splitlearn.session import MAX_UNSETTLED, Session, State
 from splitlearn.split.weights import GROUPS
 from splitlearn.wire.messages import (
     Accept,
@@ -173,9 +173,13 @@ class Line:
         self._talk.say(Kind.OFFER, offer)
 
     def look(self) -> None:
-        """Notice what has become of this party. Raises PeerRestarted, or what it did wrong or says we did."""
-        if self._talk is not None:
-            self._talk.look()
+        """Notice what has become of this party. Raises PeerRestarted, or what it did wrong or says we did.
+
+        Weights that come home are not taken ahead.
+        """
+        talk = self._talk
+        if talk is not None and talk.session.state is not State.FINISHING:
+            talk.look()
 
     def _look_beside(self) -> None:
         for line in self.beside:

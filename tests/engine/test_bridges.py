@@ -79,12 +79,12 @@ def among(
     trusted = Said("clinic")
     made: Any = Bridges(
         trusted=cast(Talk, trusted),
-        lane=cast(Lane, trusted),
         lanes=Lanes(),
         before=cast("BridgeEnd | None", before),
         after=cast("BridgeEnd | None", after),
         deadline_s=0.05,
         done=done,
+        _lane=cast(Lane, trusted),
     )
     return made, trusted
 
@@ -203,6 +203,8 @@ def losing(channel: MemoryChannel) -> Iterator[SimpleNamespace]:
     counts: Any = {"sent": Counter(), "received": Counter()}
     with bridging(cast(Talk, talk), offers()[0], cast(Any, Nobody()), **counts) as bridges:
         assert bridges is not None
+        assert talk.channel is channel  # until the weights are there
+        bridges.listen()
         assert talk.channel is bridges.lane
         yield talk
         raise BridgeLost("the hop to farm is lost: it said no more")
