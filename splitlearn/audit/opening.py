@@ -7,7 +7,7 @@ import msgspec
 from splitlearn.audit.entries import Bytes, Conversation, Digest, Entry, Party
 from splitlearn.roles import Kind
 from splitlearn.wire.ids import codec_name
-from splitlearn.wire.messages import Bridge, Offer, Pairing, Round
+from splitlearn.wire.messages import Bridge, Pairing, Round, Terms
 
 __all__ = ["RunOpen"]
 
@@ -57,7 +57,7 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
     @classmethod
     def of(
         cls,
-        offer: Offer | Round | Pairing | Bridge,
+        offer: Terms,
         *,
         software: str,
         me: Party,

@@ -28,7 +28,7 @@ from splitlearn.policy import Direction, Facts, Policy, Rule
 from splitlearn.roles import Kind
 from splitlearn.wire.frames import Frame
 from splitlearn.wire.limits import PROTOCOL
-from splitlearn.wire.messages import Bridge, Ids, Offer, Pairing, Round, StepTensor, Want
+from splitlearn.wire.messages import Ids, StepTensor, Terms, Want
 
 __all__ = ["Account", "Outcome"]
 
@@ -46,7 +46,7 @@ class Account:
         me: PartyName,
         peer: PartyName,
         binding: str,
-        offer: Offer | Round | Pairing | Bridge,
+        offer: Terms,
     ) -> None:
         """binding: fingerprint of the peer's certificate."""
         self.witness = Witness(log, me=me, peer=peer, offer=offer)

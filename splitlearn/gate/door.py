@@ -46,16 +46,7 @@ from splitlearn.roles import Kind
 from splitlearn.wire import frames, samples, tensors
 from splitlearn.wire.frames import BEARS_TENSORS, Frame
 from splitlearn.wire.ids import IdBatch, codec_name, unpack
-from splitlearn.wire.messages import (
-    Bridge,
-    Ids,
-    Meta,
-    Offer,
-    Pairing,
-    Round,
-    Samples,
-    StepTensor,
-)
+from splitlearn.wire.messages import Ids, Meta, Round, Samples, StepTensor, Terms
 from splitlearn.wire.tensors import Part
 
 if TYPE_CHECKING:
@@ -89,7 +80,7 @@ class Gate:
         me: PartyName,
         peer: PartyName,
         binding: str,
-        offer: Offer | Round | Pairing | Bridge,
+        offer: Terms,
         ledger: Ledger | None = None,
     ) -> None:
         """Use `Gate.open`."""
@@ -116,7 +107,7 @@ class Gate:
         me: PartyName,
         peer: PartyName,
         binding: str,
-        offer: Offer | Round | Pairing | Bridge,
+        offer: Terms,
         software: str,
         vocabulary: int | None = None,
         ledger: Ledger | None = None,

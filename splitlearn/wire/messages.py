@@ -5,7 +5,7 @@ unknown, missing or ill-typed field, or a value outside its bounds, is a WireErr
 text: strings are identifiers of bounded length over a fixed alphabet, everything else is numbers.
 """
 
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -77,6 +77,7 @@ __all__ = [
     "SideSpec",
     "Step",
     "StepTensor",
+    "Terms",
     "TrunkModel",
     "Want",
     "spelt",
@@ -235,6 +236,10 @@ class Scale(Meta, frozen=True):
 
     step: Count
     factor: Share
+
+
+# What a conversation is about: its first message, or for a hop's ends what they have of it beforehand.
+Terms: TypeAlias = Offer | Round | Pairing | Bridge
 
 
 def spelt(meta: Meta) -> Meta | tuple[object, ...]:
