@@ -149,6 +149,8 @@ def _told(record: "Record") -> str:
                 f"{record.peer} showed a head of {record.size} records and countersigned "
                 f"{record.mine} of ours"
             )
+        case audit.HopHead():
+            told = f"the log of what is said with {record.neighbour} has a head of {record.size} records"
         case audit.PolicyChange():
             told = f"run {record.run} goes on under policy {record.policy[:16]}..."
         case audit.Redaction():
@@ -172,6 +174,8 @@ def _about(record: "RunOpen") -> str:
     """What a conversation is about."""
     if record.cut:
         return f"layers {record.cut[0]} to {record.cut[1]}"
+    if record.layer:
+        return f"a hop before layer {record.layer}"
     return "an encoder's rows" if record.purpose == "translate" else f"round {record.round}"
 
 

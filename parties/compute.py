@@ -4,7 +4,7 @@ import importlib
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +13,7 @@ import typer
 from parties.exporting import Figures, MetricsHost, MetricsPort, exporting
 
 if TYPE_CHECKING:
+    from parties.neighbours import Neighbourhood
     from splitlearn.channel import Conversation
     from splitlearn.identity import Identity
     from splitlearn.manifest import Compute
@@ -49,6 +50,9 @@ def compute(
         path = "models/minilm"      # optional: saves sending the weights
         \\[policy]
         file = "policy.toml"
+        \\[\\[neighbour]]               # only for a chain whose parties send to one another
+        party = "farm"
+        dial = "farm.example:7444"  # or listen = "0.0.0.0:7444"
 
     \b
     Examples:
@@ -58,6 +62,7 @@ def compute(
     Ctrl-C ends it at any time; started again, a run goes on from its newest checkpoint.
     """
     from parties.console import interruptible
+    from parties.neighbours import Neighbourhood
     from parties.reach import Reach
     from parties.serving import serve_runs
     from splitlearn import policy
@@ -74,12 +79,18 @@ def compute(
         exporting(metrics_port, host=metrics_host) as figures,
         _warmed_up(threads),
         Reach(identity, peer=table.peer, role=Role.TRUSTED) as reach,
+        Neighbourhood(identity, table) as neighbourhood,
     ):
         serve_runs(
             reach,
             runs=runs,
             serve=lambda channel: _serve(
-                channel, table=table, identity=identity, rules=rules, figures=figures
+                channel,
+                table=table,
+                identity=identity,
+                rules=rules,
+                figures=figures,
+                neighbourhood=neighbourhood,
             ),
         )
 
@@ -91,9 +102,11 @@ def _serve(
     identity: "Identity",
     rules: "Policy",
     figures: Figures,
+    neighbourhood: "Neighbourhood",
 ) -> None:
     """One run, however often its trusted party comes back."""
     from parties.console import Display, console
+    from parties.neighbours import Street
     from parties.reach import farewell
     from splitlearn import __version__
     from splitlearn.audit import Log
@@ -122,6 +135,7 @@ def _serve(
         Log.open(
             folder / "audit", origin=identity.name.dns, signer=identity.log_key, clock=time.time
         ) as log,
+        closing(Street(neighbourhood, identity, rules, folder)) as street,
     ):
 
         def open_gate(offer: Offer, session: Session) -> Gate:
@@ -143,6 +157,7 @@ def _serve(
                 place_of=lambda _: place,
                 deadline_s=table.run.deadline_s,
                 observe=all_of(display, figures),
+                neighbours=street if neighbourhood else None,
             )
             figures.follow(engine)
             while True:

@@ -157,16 +157,20 @@ def _read(settings: Path) -> tuple[_Aim, ...]:
         folder, peers, role = job.identity.folder, job.peers, Role.COMPUTE
     else:
         table = load_compute(settings)
-        folder, peers, role = table.identity.folder, (table.peer,), Role.TRUSTED
-    return tuple(
-        _Aim(
-            folder=folder,
-            peer=str(peer.dial) if peer.dial else None,
-            listen=str(peer.listen) if peer.listen and peer.listen.port else None,
-            party=peer.party,
-            role=role.value,
-        )
-        for peer in peers
+        folder = table.identity.folder
+        neighbours = (_aim(peer, folder=folder, role=Role.COMPUTE) for peer in table.neighbour)
+        return _aim(table.peer, folder=folder, role=Role.TRUSTED), *neighbours
+    return tuple(_aim(peer, folder=folder, role=role) for peer in peers)
+
+
+def _aim(peer: "PeerTable", *, folder: Path, role: Role) -> _Aim:
+    """At one peer of a settings file."""
+    return _Aim(
+        folder=folder,
+        peer=str(peer.dial) if peer.dial else None,
+        listen=str(peer.listen) if peer.listen and peer.listen.port else None,
+        party=peer.party,
+        role=role.value,
     )
 
 

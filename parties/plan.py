@@ -66,7 +66,8 @@ def plan(  # noqa: PLR0913, PLR0917 - options, each by its name
 
     Simulates the schedule that a run has, over cuts, numbers of micro-batches, windows and codecs.
     Only cuts that show no peer an earlier layer or a gradient nearer to the labels are tried. Compute
-    parties of a chain are taken to share the trusted party's link, and to be as fast as one another.
+    parties of a chain are taken to share the trusted party's link, or with chain.direct to have one like
+    it between them, and to be as fast as one another.
 
     \b
     Examples:
@@ -226,6 +227,7 @@ def _setting(manifest: "Job", speeds: "Speeds") -> "Setting":
         inner=inner,
         clips=manifest.clips_trunk,
         keeps=cut.keeps_outputs,
+        direct=manifest.direct,
     )
 
 

@@ -89,6 +89,14 @@ class Reach:
             _say(f"listening on port {self._listener.port}")
         return self._listener.accept(timeout_s=deadline_s)
 
+    def meet(self, *, about: str, deadline_s: float) -> "Conversation":
+        """A channel to the peer about nothing but `about`, as a new process in its eyes.
+
+        Where we listen it may be about something else that the peer still has to say: its run tells.
+        """
+        self.anew()
+        return self.find(run=about if self._peer.dial is not None else "", deadline_s=deadline_s)
+
     def anew(self) -> None:
         """To whom we dial from now on we come as a new process, with nothing under way."""
         self._incarnation = secrets.token_hex(16)

@@ -202,6 +202,11 @@ def generate(
                 "model.task", f"is {manifest.model.task}; only a decoder says a text"
             )
         _check_says(manifest)
+        if manifest.direct:
+            raise manifest.fault(
+                "chain.direct",
+                "is true, and texts are gone on with by way of the trusted party only",
+            )
         if manifest.predicts and beams > 1:
             raise ManifestError("--beams is for sequence-to-sequence; of a decoder it takes 1")
         texts = [prompt] if prompts is None else [line.rstrip("\n") for line in prompts]

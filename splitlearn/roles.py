@@ -51,6 +51,7 @@ class Kind(StrEnum):
     WANT = "want"  # the samples whose rows are wanted next
     NORM = "norm"  # how long the gradient of the trunk's weights is, where it is clipped
     SCALE = "scale"  # what all parties multiply their gradients by
+    BRIDGE = "bridge"  # the terms under which two compute parties of a chain are neighbours
 
 
 # The byte that stands for a kind in a frame header. Never renumber; only append.
@@ -59,6 +60,8 @@ KINDS: dict[int, Kind] = {code: kind for kind, code in CODES.items()}
 
 _DOWN = (Role.TRUSTED, Role.COMPUTE)
 _UP = (Role.COMPUTE, Role.TRUSTED)
+# From one compute party of a chain to the next, and back: which end says what is the session's.
+_ALONG = (Role.COMPUTE, Role.COMPUTE)
 _STREAM = (Role.GENERATOR, Role.DISCRIMINATOR)
 _BACK = (Role.DISCRIMINATOR, Role.GENERATOR)
 _ASKING = (Role.DECODER, Role.ENCODER)
@@ -66,21 +69,21 @@ _SERVING = (Role.ENCODER, Role.DECODER)
 
 MAY_SEND: dict[Kind, frozenset[tuple[Role, Role]]] = {
     Kind.OFFER: frozenset({_DOWN}),
-    Kind.ACCEPT: frozenset({_UP, _SERVING}),
+    Kind.ACCEPT: frozenset({_UP, _SERVING, _ALONG}),
     Kind.WEIGHTS: frozenset({_DOWN, _UP}),
-    Kind.RESUME: frozenset({_DOWN, _ASKING}),
-    Kind.READY: frozenset({_UP, _SERVING}),
-    Kind.ACTIVATION: frozenset({_DOWN, _SERVING}),
+    Kind.RESUME: frozenset({_DOWN, _ASKING, _ALONG}),
+    Kind.READY: frozenset({_UP, _SERVING, _ALONG}),
+    Kind.ACTIVATION: frozenset({_DOWN, _SERVING, _ALONG}),
     Kind.OUTPUT: frozenset({_UP}),
     Kind.GRADIENT: frozenset({_DOWN, _ASKING}),
-    Kind.INPUT_GRADIENT: frozenset({_UP}),
+    Kind.INPUT_GRADIENT: frozenset({_UP, _ALONG}),
     Kind.CHECKPOINT: frozenset({_DOWN, _ASKING}),
     Kind.SAVED: frozenset({_UP, _SERVING}),
-    Kind.FINISH: frozenset({_DOWN, _ASKING}),
-    Kind.CLOSED: frozenset({_UP, _BACK, _SERVING}),
-    Kind.SETTLE: frozenset({_DOWN, _STREAM, _ASKING}),
-    Kind.SETTLED: frozenset({_UP, _BACK, _SERVING}),
-    Kind.COUNTERSIGNED: frozenset({_DOWN, _STREAM, _ASKING}),
+    Kind.FINISH: frozenset({_DOWN, _ASKING, _ALONG}),
+    Kind.CLOSED: frozenset({_UP, _BACK, _SERVING, _ALONG}),
+    Kind.SETTLE: frozenset({_DOWN, _STREAM, _ASKING, _ALONG}),
+    Kind.SETTLED: frozenset({_UP, _BACK, _SERVING, _ALONG}),
+    Kind.COUNTERSIGNED: frozenset({_DOWN, _STREAM, _ASKING, _ALONG}),
     Kind.ROUND: frozenset({_BACK}),
     Kind.ENLIST: frozenset({_STREAM}),
     Kind.ASK: frozenset({_BACK}),
@@ -92,6 +95,7 @@ MAY_SEND: dict[Kind, frozenset[tuple[Role, Role]]] = {
     Kind.WANT: frozenset({_ASKING}),
     Kind.NORM: frozenset({_UP}),
     Kind.SCALE: frozenset({_DOWN}),
+    Kind.BRIDGE: frozenset({_ALONG}),
 }
 
 

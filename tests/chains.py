@@ -3,7 +3,7 @@
 import copy
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -32,7 +32,8 @@ from splitlearn.split.stacks import parts_of
 from splitlearn.split.stage import factor, split_chain
 from splitlearn.split.weights import GROUPS, digest, trunk_state
 from splitlearn.tasks.batches import Batch
-from splitlearn.wire.messages import LoraSpec
+from splitlearn.wire.messages import Hops, LoraSpec, Neighbour
+from tests.neighbours import Doors, Street
 from tests.rig import TRUSTED, ComputeThread, Party, trusted_run
 
 
@@ -48,9 +49,13 @@ def chain_run(
     in_flight: int = 8,
     lora: LoraSpec | None = None,
     where: Where = "trunk",
+    direct: bool = False,
     **settings: object,
 ) -> TrustedRun:
-    """The model taken apart for a run with a party for each part of its trunk; it is changed."""
+    """The model taken apart for a run with a party for each part of its trunk; it is changed.
+
+    direct: whether the parties send to one another.
+    """
     both, sends = stack_of(model.config) == "both", mode in ("lora", "full")
     plain, alone = copy.deepcopy(model), cut
     if both:  # of which no party alone has layers
@@ -65,11 +70,12 @@ def chain_run(
     freeze(model, cut=cut, mode=mode, train_bottom=train_bottom)
     width = model.config.hidden_size
     parts = parts_of(model, cut=cut, starts=starts)
-    local, trunks = split_chain(model, cut=cut, starts=starts)
+    local, trunks = split_chain(model, cut=cut, starts=starts, direct=direct)
     if lora is not None:
         adapt(blocks_of(local, cut=cut, where=where, train_bottom=train_bottom), lora)
         freeze(local, cut=cut, mode=mode, train_bottom=train_bottom)
     hops = []
+    salts = [secrets.token_hex(32) for _ in starts]
     for party, (part, trunk) in enumerate(zip(parts, trunks, strict=True)):
         groups: dict[str, dict[str, Tensor]] = {
             g: {n: t.clone() for n, t in trunk_state(trunk, group=g).items()} for g in GROUPS
@@ -84,6 +90,7 @@ def chain_run(
                 whole.offer.detail,
                 lora=lora,
                 memory_trains=trunk.crossed and sends and (train_bottom or both),
+                hops=_hops(party, salts) if direct else None,
             ),
             seed=offer_seed(whole.offer.seed, party=party),
             layers=digest(groups["layers"]),
@@ -108,39 +115,71 @@ def chain_run(
     )
 
 
+def _hops(party: int, salts: Sequence[str]) -> Hops:
+    def neighbour(other: int, salt: int) -> Neighbour | None:
+        there = 0 <= other <= len(salts)
+        return Neighbour(f"host{other}", "0" * 32, salts[salt]) if there else None
+
+    return Hops(neighbour(party - 1, party - 1), neighbour(party + 1, party))
+
+
 @dataclass
 class Host:
-    """A compute party of a chain: its two ends of a channel, both sides' logs, its thread."""
+    """A compute party of a chain: its two ends of a channel, both sides' logs, its thread.
+
+    street: where it finds its neighbours, in a direct chain.
+    """
 
     folder: Path
     name: str
     ours: MemoryChannel
     theirs: MemoryChannel
     clinic: Party
-    party: Party
-    thread: ComputeThread
+    street: Street | None
+    deadline_s: float
+    party: Party = field(init=False)
+    doors: Doors | None = field(init=False)
+    thread: ComputeThread = field(init=False)
 
     @classmethod
-    def start(cls, folder: Path, name: str, *, policy: str, window: int = DEFAULT_WINDOW) -> "Host":
+    def start(
+        cls,
+        folder: Path,
+        name: str,
+        *,
+        policy: str,
+        window: int = DEFAULT_WINDOW,
+        street: Street | None = None,
+        deadline_s: float = 20.0,
+    ) -> "Host":
         ours, theirs = pair(window=window, names=("clinic", name))
         peer = PartyName(federation="fed.example", party=name, role=Role.COMPUTE)
         clinic = Party(folder / f"clinic-{name}", me=TRUSTED, peer=peer, policy=policy)
-        party = Party(folder / name, me=peer, peer=TRUSTED, policy="compute.toml")
-        return cls(folder, name, ours, theirs, clinic, party, ComputeThread(party, theirs))
+        host = cls(folder, name, ours, theirs, clinic, street, deadline_s)
+        host._work()
+        return host
 
     def again(self) -> MemoryChannel:
         """The trusted party comes back on this line as a new process would."""
         self.ours = self.ours.restart()
         return self.ours
 
+    def reborn(self) -> None:
+        """The trusted party was killed, and comes back as a new process over the same folder."""
+        self.clinic.log.close()
+        self.clinic = Party(
+            self.clinic.folder, me=TRUSTED, peer=self.clinic.peer, policy=self.clinic.policy
+        )
+        self.again()
+
     def killed(self) -> None:
         """Kill it and start it anew."""
         self.party.log.close()
+        if self.doors is not None and self.street is not None:
+            self.doors.close()
+            self.street.kill(self.name)
         self.theirs = self.theirs.restart()
-        self.party = Party(
-            self.folder / self.name, me=self.party.me, peer=TRUSTED, policy="compute.toml"
-        )
-        self.thread = ComputeThread(self.party, self.theirs)
+        self._work()
 
     def close(self) -> None:
         """Wait for its good end."""
@@ -149,6 +188,17 @@ class Host:
             raise self.thread.error
         self.party.log.close()
         self.clinic.log.close()
+        if self.doors is not None:
+            self.doors.close()
+
+    def _work(self) -> None:
+        self.party = Party(
+            self.folder / self.name, me=self.clinic.peer, peer=TRUSTED, policy="compute.toml"
+        )
+        self.doors = None if self.street is None else Doors(self.street, self.party)
+        self.thread = ComputeThread(
+            self.party, self.theirs, neighbours=self.doors, deadline_s=self.deadline_s
+        )
 
 
 def names(run: TrustedRun) -> list[str]:
@@ -156,10 +206,22 @@ def names(run: TrustedRun) -> list[str]:
 
 
 def hosts(
-    folder: Path, run: TrustedRun, *, policy: str = "demo.toml", window: int = DEFAULT_WINDOW
+    folder: Path,
+    run: TrustedRun,
+    *,
+    policy: str = "demo.toml",
+    window: int = DEFAULT_WINDOW,
+    street: Street | None = None,
 ) -> list[Host]:
-    """As many compute parties as the run has, at work. window: of each one's channel."""
-    return [Host.start(folder, name, policy=policy, window=window) for name in names(run)]
+    """As many compute parties as the run has, at work. window: of each one's channel.
+
+    street: of a direct chain, where one is given; else it is made.
+    """
+    if street is None and run.offer.detail.hops is not None:
+        street = Street(window)
+    return [
+        Host.start(folder, name, policy=policy, window=window, street=street) for name in names(run)
+    ]
 
 
 def chain_engine(

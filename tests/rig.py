@@ -16,6 +16,7 @@ from splitlearn.audit import Log
 from splitlearn.channel import Channel, PeerRestarted, Released, pair
 from splitlearn.engine.arriving import RunPlace
 from splitlearn.engine.bases import state_of
+from splitlearn.engine.bridge import Neighbours
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.compute import ComputeEngine
 from splitlearn.engine.events import Event
@@ -233,6 +234,7 @@ class ComputeThread(threading.Thread):
         deadline_s: float = 20.0,
         observe: Callable[[Event], None] = lambda _: None,
         overlap: bool = True,
+        neighbours: Neighbours | None = None,
     ) -> None:
         super().__init__(daemon=True)
         self.error: BaseException | None = None
@@ -248,6 +250,7 @@ class ComputeThread(threading.Thread):
             deadline_s=deadline_s,
             observe=observe,
             overlap=overlap,
+            neighbours=neighbours,
         )
         self.start()
 
@@ -279,6 +282,10 @@ class Around:
     @property
     def bytes_received(self) -> int:
         return self.inner.bytes_received
+
+    @property
+    def over(self) -> bool:
+        return self.inner.over
 
     def send(self, released: Released, *, deadline_s: float) -> None:
         self.inner.send(released, deadline_s=deadline_s)

@@ -37,6 +37,7 @@ def test_codes_are_the_published_ones() -> None:
         "want": 25,
         "norm": 26,
         "scale": 27,
+        "bridge": 28,
     }
 
 
@@ -53,6 +54,7 @@ def test_every_kind_has_its_senders() -> None:
 @pytest.mark.parametrize("kind", Kind)
 def test_nobody_but_the_named_pair_may_send(kind: Kind) -> None:
     split = {(Role.TRUSTED, Role.COMPUTE), (Role.COMPUTE, Role.TRUSTED)}
+    split |= {(Role.COMPUTE, Role.COMPUTE)}
     streams = {(Role.GENERATOR, Role.DISCRIMINATOR), (Role.DISCRIMINATOR, Role.GENERATOR)}
     pairs = {(Role.ENCODER, Role.DECODER), (Role.DECODER, Role.ENCODER)}
     allowed = {
@@ -78,3 +80,11 @@ def test_a_generator_sends_ids_and_is_sent_nothing_that_carries_numbers(kind: Ki
 def test_compute_never_says_what_only_the_trusted_party_knows(kind: Kind) -> None:
     assert may_send(kind, sender=Role.TRUSTED, receiver=Role.COMPUTE)
     assert not may_send(kind, sender=Role.COMPUTE, receiver=Role.TRUSTED)
+
+
+def test_what_compute_parties_say_to_each_other_holds_no_job_no_weights_and_no_gradient_of_the_loss() -> (
+    None
+):
+    said = {kind for kind in Kind if may_send(kind, sender=Role.COMPUTE, receiver=Role.COMPUTE)}
+    assert not said & {Kind.OFFER, Kind.WEIGHTS, Kind.OUTPUT, Kind.GRADIENT, Kind.CHECKPOINT}
+    assert said & BEARS_TENSORS == {Kind.ACTIVATION, Kind.INPUT_GRADIENT}

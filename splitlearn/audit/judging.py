@@ -13,6 +13,7 @@ from splitlearn.audit.findings import Exit, Findings
 from splitlearn.audit.records import (
     Denied,
     Gap,
+    HopHead,
     Leakage,
     Payload,
     PeerCheckpoint,
@@ -54,6 +55,7 @@ class Judging:
         self.messages_by_kind: Counter[str] = Counter()
         self.blobs: dict[int, str] = {}
         self.redacted: dict[int, int] = {}
+        self.hops: list[tuple[int, HopHead]] = []
         self._findings = findings
         self._key = key
         self._judge_of = judge_of
@@ -119,6 +121,8 @@ class Judging:
                 )
             case PolicyChange():
                 self._changes[record.run] = record
+            case HopHead():
+                self.hops.append((index, record))
             case Redaction():
                 self._redaction(record, index=index)
             case Leakage():

@@ -1,4 +1,4 @@
-"""The record of a conversation's beginning: of a cut model, a round of ids, or an encoder and a decoder."""
+"""The record of a conversation's beginning: of a cut model, a hop, a round of ids, or a pair."""
 
 import hashlib
 
@@ -7,7 +7,7 @@ import msgspec
 from splitlearn.audit.entries import Bytes, Conversation, Digest, Entry, Party
 from splitlearn.roles import Kind
 from splitlearn.wire.ids import codec_name
-from splitlearn.wire.messages import Offer, Pairing, Round
+from splitlearn.wire.messages import Bridge, Pairing, Round, Terms
 
 __all__ = ["RunOpen"]
 
@@ -26,7 +26,7 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
     ids, where this party knows it.
 
     A conversation in which a generator streams ids has no cut: it has the round's number and the digest
-    of the vocabulary in their place.
+    of the vocabulary in their place. One between two compute parties has the first layer behind it.
     """
 
     run: str
@@ -52,11 +52,12 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
     vocabulary: int | None = None
     round: Bytes | msgspec.UnsetType = msgspec.UNSET
     vocabulary_digest: Digest | msgspec.UnsetType = msgspec.UNSET
+    layer: Bytes | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def of(
         cls,
-        offer: Offer | Round | Pairing,
+        offer: Terms,
         *,
         software: str,
         me: Party,
@@ -84,6 +85,17 @@ class RunOpen(Entry, frozen=True, kw_only=True, tag="run.open"):
             codecs={},
             vocabulary=vocabulary,
         )
+        if isinstance(offer, Bridge):
+            return msgspec.structs.replace(
+                opened,
+                purpose=offer.purpose,
+                mode=offer.mode,
+                codecs={
+                    Kind.ACTIVATION.value: offer.activation,
+                    Kind.INPUT_GRADIENT.value: offer.input_gradient,
+                },
+                layer=offer.layer,
+            )
         if isinstance(offer, Pairing):
             return msgspec.structs.replace(
                 opened,

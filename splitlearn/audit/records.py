@@ -33,6 +33,7 @@ __all__ = [
     "Dp",
     "Entry",
     "Gap",
+    "HopHead",
     "Leakage",
     "PartShape",
     "Party",
@@ -155,6 +156,21 @@ class PeerCheckpoint(Entry, frozen=True, kw_only=True, tag="peer.checkpoint"):
     mine: Bytes = 0
 
 
+class HopHead(Entry, frozen=True, kw_only=True, tag="hop.head"):
+    """The head of another log of this party, that of what it says to a neighbour in a direct chain.
+
+    conversation: with `neighbour`, a URI. key: verifier key of that log. So whoever countersigns a head of
+    this log bears witness to that one, too.
+    """
+
+    run: str
+    conversation: Conversation
+    neighbour: str
+    key: str
+    size: Bytes
+    root: Digest
+
+
 class PolicyChange(Entry, frozen=True, kw_only=True, tag="policy.change"):
     """A run goes on under another policy than its conversation before. From here on the new one counts."""
 
@@ -235,6 +251,7 @@ Record: TypeAlias = (
     | Denied
     | Receipt
     | PeerCheckpoint
+    | HopHead
     | PolicyChange
     | Redaction
     | Leakage

@@ -18,6 +18,7 @@ from splitlearn.audit.evidence import (
     signed_by,
 )
 from splitlearn.audit.findings import Exit, Finding, Findings, gravest
+from splitlearn.audit.hops import check_hops
 from splitlearn.audit.judging import Judge, JudgeOf, Judging
 from splitlearn.audit.log import CHECKPOINT_RECORDS, SEGMENTS, VERIFIER_KEY, read_lines
 from splitlearn.audit.merkle import Tree
@@ -96,6 +97,7 @@ def verify(
         countersigned = _countersigned(heads, vouching=judging.vouching, findings=findings)
         peers = read_peers(folder, key=key, findings=findings)
         _check_peers(peers, vouching=judging.vouching, findings=findings)
+        check_hops(folder, judging.hops, key=word, findings=findings)
         for record, name in judging.blobs.items():
             redacted = judging.redacted.get(record)
             check_blob(folder, name, record=record, redacted=redacted, findings=findings)

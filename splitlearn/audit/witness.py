@@ -26,7 +26,7 @@ from splitlearn.audit.receipts import Chain, Claim
 from splitlearn.audit.records import PeerCheckpoint, Receipt
 from splitlearn.errors import AuditError
 from splitlearn.identity import PartyName, files
-from splitlearn.wire.messages import Offer, Pairing, Round, Settlement
+from splitlearn.wire.messages import Settlement, Terms
 
 __all__ = ["PEERS", "Witness"]
 
@@ -36,9 +36,7 @@ PEERS = "peers"
 class Witness:
     """One conversation's receipts, and the heads of the peer's log over all conversations of a run."""
 
-    def __init__(
-        self, log: Log, *, me: PartyName, peer: PartyName, offer: Offer | Round | Pairing
-    ) -> None:
+    def __init__(self, log: Log, *, me: PartyName, peer: PartyName, offer: Terms) -> None:
         """Read the newest head of the peer's log that is held. Raises AuditError if it is not right."""
         self._log, self._me, self._peer = log, me, peer
         self._run, self._conversation = offer.run, offer.conversation

@@ -1,11 +1,14 @@
 """How a trusted party and its compute parties agree on the step that all go on from."""
 
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
 
 from splitlearn.engine.events import Observe, SentWeights
 from splitlearn.engine.line import Line
 from splitlearn.errors import SessionError
-from splitlearn.wire.messages import Accept
+from splitlearn.wire.messages import Accept, Hops, Neighbour
 
 __all__ = ["agree", "in_turns"]
 
@@ -16,8 +19,8 @@ def agree(lines: Sequence[Line], mine: Sequence[int], *, trains: bool, observe: 
     mine: steps of our own checkpoints. trains: such a run may always begin anew at 0. SessionError where
     no step is held by all.
     """
-    for line in lines:
-        line.begin(mine)
+    for line, hops in zip(lines, _bridged(lines), strict=True):
+        line.begin(mine, hops=hops)
     accepts = [line.accepted() for line in lines]
     step = _common(lines, mine, accepts, trains=trains)
     in_turns([_sending(line, a, observe) for line, a in zip(lines, accepts, strict=True)])
@@ -34,6 +37,27 @@ def in_turns(works: Iterable[Iterator[None]]) -> None:
 
 
 _DONE = object()
+
+
+def _bridged(lines: Sequence[Line]) -> Iterator[Hops | None]:
+    """The neighbours of each, where it has any, over bridges that were never there before.
+
+    What was said over an older one is known by that, and can do no harm.
+    """
+    fresh: Neighbour | None = None
+    for number, line in enumerate(lines):
+        hops = line.hops
+        if hops is None:
+            yield None
+            continue
+        before = None
+        if hops.before is not None and fresh is not None:
+            before = msgspec.structs.replace(hops.before, bridge=fresh.bridge)
+        fresh = hops.after
+        if fresh is not None:
+            assert number < len(lines) - 1, "the last party of a chain has nobody after it"
+            fresh = msgspec.structs.replace(fresh, bridge=secrets.token_hex(16))
+        yield Hops(before, fresh)
 
 
 def _common(

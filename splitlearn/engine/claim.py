@@ -30,6 +30,11 @@ class Claim(msgspec.Struct, frozen=True):
         secret = bytes.fromhex(self.labels)
         return hmac.digest(secret, f"salt of party {party}".encode(), "sha256").hex()
 
+    def salt_of_hop(self, party: int) -> str:
+        """The salt of the logs of what that compute party and the one before it say to each other."""
+        secret = bytes.fromhex(self.labels)
+        return hmac.digest(secret, f"salt of the hop to party {party}".encode(), "sha256").hex()
+
 
 def claim_folder(job: Job) -> Claim:
     """The run's salt and secret: drawn for a new folder, read from one that this very run has claimed.

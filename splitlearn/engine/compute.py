@@ -21,6 +21,8 @@ from splitlearn.codecs import Codec
 from splitlearn.engine.answering import conversation
 from splitlearn.engine.arriving import RunPlace, Sent, fill, take_weights
 from splitlearn.engine.bases import expected_bases
+from splitlearn.engine.bridge import Neighbours
+from splitlearn.engine.bridges import Bridges, bridging
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.clipping import scale, tell_norm
 from splitlearn.engine.coders import Coders, spans_of
@@ -82,6 +84,8 @@ class _Loaded:
     )
     # Of the texts that are gone on with, until others begin or the conversation ends.
     cache: TrunkCache | None = None
+    # In a direct chain: the neighbours.
+    bridges: Bridges | None = None
 
     @property
     def coders(self) -> Coders:
@@ -109,6 +113,11 @@ class _Loaded:
             self.cache = self.trunk.empty_cache()
         return self.cache
 
+    def stepped(self, step: int) -> None:
+        """Step number `step` is over here."""
+        if self.bridges is not None:
+            self.bridges.stepped(step)
+
     @property
     def trains(self) -> bool:
         return self.offer.trains_trunk and self.offer.purpose == "train"
@@ -126,11 +135,14 @@ class ComputeEngine:
         deadline_s: float,
         observe: Observe,
         overlap: bool = True,
+        neighbours: Neighbours | None = None,
     ) -> None:
-        """overlap: whether answers are encoded, logged and sent beside the sums."""
+        """overlap: whether answers are encoded, logged and sent beside the sums. neighbours: whom this party
+        speaks with itself in a direct chain; none where it is ready for no such chain.
+        """
         self._channel, self._open_gate, self._place_of = channel, open_gate, place_of
         self._deadline_s, self._observe = deadline_s, observe
-        self._overlap = overlap
+        self._overlap, self._neighbours = overlap, neighbours
         # Bytes of whole frames by kind, over all conversations of this engine.
         self.sent: Counter[Kind] = Counter()
         self.received: Counter[Kind] = Counter()
@@ -142,31 +154,38 @@ class ComputeEngine:
         PeerError when it broke the rules.
         """
         session = Session(me=Role.COMPUTE, peer=Role.TRUSTED)
-        with conversation(
-            self._channel,
-            session,
-            begins=Kind.OFFER,
-            terms_of=Offer,
-            open_gate=self._open_gate,
-            deadline_s=self._deadline_s,
-            overlap=self._overlap,
-            sent=self.sent,
-            received=self.received,
-        ) as (talk, offer):
-            loaded = self._agree(talk, offer)
+        counts = {"sent": self.sent, "received": self.received}
+        with (
+            conversation(
+                self._channel,
+                session,
+                begins=Kind.OFFER,
+                terms_of=Offer,
+                open_gate=self._open_gate,
+                deadline_s=self._deadline_s,
+                overlap=self._overlap,
+                **counts,
+            ) as (talk, offer),
+            bridging(talk, offer, self._neighbours, **counts) as bridges,
+        ):
+            loaded = self._agree(talk, offer, bridges)
             answer: dict[Kind, Callable[[Talk, _Loaded, Frame], None]] = {
                 Kind.ACTIVATION: self._forward,
                 Kind.GRADIENT: self._backward,
+                Kind.INPUT_GRADIENT: self._backward,  # of a neighbour
                 Kind.SCALE: self._scale,
                 Kind.CHECKPOINT: self._save,
                 Kind.SETTLE: self._settle,
                 Kind.FINISH: self._finish,
             }
             while session.state is not State.CLOSED:
-                frame = talk.hear(*answer)
-                answer[frame.kind](talk, loaded, frame)
+                if bridges is None:
+                    of, frame = talk, talk.hear(*answer)
+                else:
+                    of, frame = bridges.hear(busy=bool(loaded.graphs))
+                answer[frame.kind](of, loaded, frame)
 
-    def _agree(self, talk: Talk, offer: Offer) -> _Loaded:
+    def _agree(self, talk: Talk, offer: Offer, bridges: Bridges | None) -> _Loaded:
         """From the offer to READY."""
         place = self._place_of(offer)
         loaded = _build(offer, Checkpoints(place.checkpoints))
@@ -193,6 +212,9 @@ class ComputeEngine:
             adapt(trunk_blocks(loaded.trunk), offer.detail.lora)
         freeze_trunk(loaded.trunk, mode=offer.mode)
         _go_to(loaded, step)
+        loaded.bridges = bridges
+        if bridges is not None:
+            bridges.open(step)
         talk.say(Kind.READY, Empty())
         self._observe(Began(step, self._channel.peer))
         return loaded
@@ -224,13 +246,15 @@ class ComputeEngine:
             entered = (h_BTD,) if beside is None else (beside.h_BSD, h_BTD)
             loaded.graphs[meta.step, meta.micro_batch] = (entered, o_BTD, meta)
         codec = loaded.codec(Kind.OUTPUT, meta, samples=samples)
-        _answer(talk, codec, Kind.OUTPUT, o_BTD, meta, reply_to=frame.seq, joined=joined)
+        _answer(talk, loaded, codec, Kind.OUTPUT, o_BTD, meta, reply_to=frame.seq, joined=joined)
         loaded.coders.keep(codec)
+        if meta.phase == "train" and not training and meta.micro_batch == meta.micro_batches - 1:
+            loaded.stepped(meta.step)
 
     def _backward(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
         at = _step_of(frame)
         entered, o_BTD, meta = loaded.graphs.pop((at.step, at.micro_batch))
-        codec, joined = loaded.codec(frame.kind, meta), loaded.trunk.joined
+        codec, joined = loaded.codec(Kind.GRADIENT, meta), loaded.trunk.joined
         width = o_BTD.shape[2]
         if above_of(at, meta, trains=loaded.offer.detail.memory_trains):
             above, g_BTD = take_apart(_both(talk, codec, frame, meta, width=width), meta)
@@ -260,7 +284,15 @@ class ComputeEngine:
         codec, joined = loaded.codec(Kind.INPUT_GRADIENT, meta), loaded.trunk.joined
         kind, grads = Kind.INPUT_GRADIENT, [h.grad for h in entered if h.grad is not None]
         _answer(
-            talk, codec, kind, grads[-1], meta, reply_to=reply_to, joined=joined, beside=grads[:-1]
+            talk,
+            loaded,
+            codec,
+            kind,
+            grads[-1],
+            meta,
+            reply_to=reply_to,
+            joined=joined,
+            beside=grads[:-1],
         )
 
     def _scale(self, _: Talk, loaded: _Loaded, frame: Frame) -> None:
@@ -270,10 +302,13 @@ class ComputeEngine:
 
     def _step(self, loaded: _Loaded, step: int) -> None:
         loaded.versions.update(step, stepper=loaded.stepper)
+        loaded.stepped(step)
         self._observe(Answered(step))
 
     def _save(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
         assert isinstance(frame.meta, Step)
+        if loaded.bridges is not None:
+            loaded.bridges.check_done(frame)
         loaded.checkpoints.save(
             frame.meta.step, model=loaded.trunk, stepper=loaded.stepper, extra={}
         )
@@ -283,11 +318,15 @@ class ComputeEngine:
         self._observe(Saved(frame.meta.step))
 
     def _settle(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
+        if loaded.bridges is not None:
+            loaded.bridges.vouch()
         talk.answer_settlement(frame)
         loaded.versions.drained(talk.session.next_step)
 
     def _finish(self, talk: Talk, loaded: _Loaded, _: Frame) -> None:
         assert isinstance(talk.session, Session)
+        if loaded.bridges is not None:
+            loaded.bridges.finish()
         if talk.session.weights_wanted and loaded.offer.trains_trunk:
             cut = shards(trained_state(loaded.trunk))
             for i, parts in enumerate(cut):
@@ -366,6 +405,7 @@ def _both(talk: Talk, codec: Codec, frame: Frame, meta: StepTensor, *, width: in
 
 def _answer(
     talk: Talk,
+    loaded: _Loaded,
     codec: Codec,
     kind: Kind,
     x_BTD: Tensor,
@@ -380,6 +420,8 @@ def _answer(
     if meta.memory is not None and beside:
         memory = Memory(meta.memory.width, ())
     answer = msgspec.structs.replace(meta, lengths=(), reply_to=reply_to, memory=memory)
+    if loaded.bridges is not None:
+        talk, kind, answer = loaded.bridges.route(kind, answer, lengths=meta.lengths)
     x_BTD = x_BTD.detach()  # what waits to be sent holds no graph
 
     def make() -> Tensor:

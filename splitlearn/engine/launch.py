@@ -9,10 +9,10 @@ from pathlib import Path
 
 from splitlearn.engine.coders import Phase
 from splitlearn.engine.flight import Flight
-from splitlearn.engine.line import Line
 from splitlearn.engine.outputs import Outputs
 from splitlearn.engine.passage import Passage
 from splitlearn.engine.run import TrustedRun
+from splitlearn.engine.through import Way
 from splitlearn.pipeline import ORDERS, Action
 from splitlearn.split.anatomy import family_of, layers_of, walked_from
 from splitlearn.split.stage import RemoteStage
@@ -25,7 +25,7 @@ __all__ = ["Launcher"]
 class Launcher:
     """Of one run. rows: those that crossed the first cut, by phase."""
 
-    def __init__(self, run: TrustedRun, lines: Sequence[Line], *, folder: Path) -> None:
+    def __init__(self, run: TrustedRun, lines: Sequence[Way], *, folder: Path) -> None:
         """folder: of the run, for the outputs that it keeps, if it keeps any."""
         self._run, self._lines = run, lines
         stages = [isinstance(layer, RemoteStage) for layer in layers_of(run.local)]

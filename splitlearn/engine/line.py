@@ -26,12 +26,13 @@ from splitlearn.engine.weights import Inlet, shards
 from splitlearn.errors import SessionError
 from splitlearn.gate import Gate
 from splitlearn.roles import Kind, Role
-from splitlearn.session import MAX_UNSETTLED, Session
+from splitlearn.session import MAX_UNSETTLED, Session, State
 from splitlearn.split.weights import GROUPS, stands_still
 from splitlearn.wire.messages import (
     Accept,
     Empty,
     Finish,
+    Hops,
     Norm,
     Offer,
     Resume,
@@ -108,11 +109,18 @@ class Line:
         self._talk: Talk | None = None
         self._exchange: Exchange | None = None
         self._settled_at = 0.0
+        # Where parties wait for one another: the others, looked at while this one is waited for.
+        self.beside: Sequence[Line] = ()
 
     @property
     def name(self) -> str:
         """The compute party's."""
         return self._channel.peer
+
+    @property
+    def hops(self) -> Hops | None:
+        """The party's neighbours in a direct chain, as its offer names them."""
+        return self.hop.offer.detail.hops
 
     @property
     def talk(self) -> Talk:
@@ -137,12 +145,17 @@ class Line:
         """Whether it was this peer that came back as a new process."""
         return self._talk is not None and self._talk.restarted
 
-    def begin(self, held: Sequence[int]) -> None:
-        """Offer the job in a new conversation. held: the steps that we hold checkpoints of."""
+    def begin(self, held: Sequence[int], *, hops: Hops | None = None) -> None:
+        """Offer the job in a new conversation. held: the steps that we hold checkpoints of. hops: in a direct
+        chain, the party's neighbours.
+        """
         session = Session(me=Role.TRUSTED, peer=Role.COMPUTE)
         self._channel.renew()
         offer = msgspec.structs.replace(
-            self.hop.offer, held=tuple(held), conversation=secrets.token_hex(16)
+            self.hop.offer,
+            held=tuple(held),
+            conversation=secrets.token_hex(16),
+            detail=msgspec.structs.replace(self.hop.offer.detail, hops=hops),
         )
         self._talk = Talk(
             channel=self._channel,
@@ -154,6 +167,7 @@ class Line:
             sent=self.sent,
             received=self.received,
             errors=self.errors,
+            meanwhile=self._look_beside if self.beside else None,
         )
         self._coders.begin()
         self._exchange = self._open(self._talk)
@@ -173,6 +187,19 @@ class Line:
             noise=self._noise,
             namer=self._namer(),
         )
+
+    def look(self) -> None:
+        """Notice what has become of this party. Raises PeerRestarted, or what it did wrong or says we did.
+
+        Weights that come home are not taken ahead.
+        """
+        talk = self._talk
+        if talk is not None and talk.session.state is not State.FINISHING:
+            talk.look()
+
+    def _look_beside(self) -> None:
+        for line in self.beside:
+            line.look()
 
     def _namer(self) -> Namer | None:
         """Who says which samples are kept, where the activation's codec keeps any."""

@@ -18,9 +18,9 @@ from torch import Tensor
 from transformers.utils.generic import ModelOutput
 
 from splitlearn.engine.flight import Encoded, Flight
-from splitlearn.engine.line import Line
 from splitlearn.engine.outputs import Outputs
 from splitlearn.engine.seeds import seeded
+from splitlearn.engine.through import Way
 from splitlearn.roles import Kind
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import StepTensor
@@ -38,7 +38,7 @@ class Passage:
     def __init__(
         self,
         flight: Flight,
-        lines: Sequence[Line],
+        lines: Sequence[Way],
         *,
         batch: Batch,
         place: StepTensor,

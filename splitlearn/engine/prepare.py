@@ -55,7 +55,9 @@ from splitlearn.wire.messages import (
     CodecSpec,
     CodecStage,
     Detail,
+    Hops,
     LoraSpec,
+    Neighbour,
     Offer,
     OptimiserSpec,
     ScheduleSpec,
@@ -102,7 +104,7 @@ def prepare(job: Job) -> Prepared:
     tapped = {} if side is None else dict(tapped_bases(job, model, side, data.tokenizer))
     factor(model, cut=cut, bases=bases)
     lora = lora_of(job, model, cut)
-    local, trunks = split_chain(model, cut=cut, starts=job.starts)
+    local, trunks = split_chain(model, cut=cut, starts=job.starts, direct=job.direct)
     if lora is not None:
         adapt_own(job, local, cut, lora)
     if side is not None:
@@ -200,10 +202,26 @@ def _hop(
             stages=_stages(job, party=party, steps=steps),
             clips=job.clips_trunk,
             memory_trains=trunk.crossed and job.cut.trains_memory,
+            hops=_hops(job, party=party, claim=claim),
         ),
     )
     back = cut.exit(width) if side is None else len(side.taps) * side.rank
     return Hop(offer, groups, cut.entrance(width), back)
+
+
+def _hops(job: Job, *, party: int, claim: Claim) -> Hops | None:
+    """Whom compute party number `party` has next to it, where they send to one another."""
+    if not job.direct:
+        return None
+
+    def neighbour(other: int) -> Neighbour | None:
+        if not 0 <= other < len(job.peers):
+            return None
+        # The engine draws a bridge for each conversation.
+        salt = claim.salt_of_hop(max(party, other))
+        return Neighbour(job.peers[other].party, "0" * 32, salt)
+
+    return Hops(neighbour(party - 1), neighbour(party + 1))
 
 
 def _stages(job: Job, *, party: int, steps: int) -> tuple[CodecStage, ...]:

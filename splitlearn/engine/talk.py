@@ -6,7 +6,8 @@ asks so.
 """
 
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,11 +19,12 @@ from splitlearn.audit import Dp
 from splitlearn.channel.base import Channel, PeerRestarted
 from splitlearn.codecs.base import Codec
 from splitlearn.engine.courier import Courier
+from splitlearn.engine.lanes import BridgeLost
 from splitlearn.engine.threads import several_cores
 from splitlearn.errors import AuditError, ChannelError, RefusedError
 from splitlearn.gate import Gate, Outcome, Private
 from splitlearn.roles import Kind
-from splitlearn.session import PairSession, Session, StreamSession
+from splitlearn.session import BridgeSession, PairSession, Session, StreamSession
 from splitlearn.wire.frames import Frame
 from splitlearn.wire.ids import IdBatch
 from splitlearn.wire.messages import Countersigned, Meta, Settled, Settlement
@@ -31,6 +33,11 @@ from splitlearn.wire.samples import pack as pack_hashes
 from splitlearn.wire.tensors import Part
 
 __all__ = ["Talk"]
+
+# How long a wait for one peer may go on before the others are looked at, and how much of theirs is taken in
+# unheard: more than a window is never under way.
+_LOOK_S = 0.1
+_MOST_AHEAD = 64
 
 
 @dataclass
@@ -41,11 +48,11 @@ class Talk:
     log, or after it: the log's order is one of several, each of which is what happened.
     sent, received: bytes of whole frames by kind, as logged. errors: what codecs lost of what was sent,
     by kind: the sum over all messages, and how many. restarted: whether the peer came back as a new
-    process, which ends the conversation.
+    process, which ends the conversation. meanwhile: called now and then where we wait for the peer.
     """
 
     channel: Channel
-    session: Session | StreamSession | PairSession
+    session: Session | StreamSession | PairSession | BridgeSession
     gate: Gate
     deadline_s: float
     overlap: bool = True
@@ -53,11 +60,14 @@ class Talk:
     received: Counter[Kind] = field(default_factory=Counter)
     restarted: bool = False
     errors: dict[Kind, list[float]] = field(default_factory=dict)
+    meanwhile: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         self._courier = Courier(f"courier to {self.channel.peer}")
         # A message's number is given at the gate: none may come between it and the channel.
         self._speaking = threading.Lock()
+        # What has come and was not heard yet.
+        self._ahead: deque[Frame] = deque()
         # On one core the other thread would cost 4% of a step and save nothing.
         self.overlap = self.overlap and several_cores()
 
@@ -147,6 +157,8 @@ class Talk:
             except PeerRestarted:
                 self.restarted = True
                 raise
+            except BridgeLost:
+                raise
             except ChannelError as error:
                 raise ChannelError(f"{error}, while sending {kind} of {self._where()}") from error
         self.sent[kind] += len(released.raw)
@@ -160,8 +172,7 @@ class Talk:
         """The next frame; `awaited` is only for the error message if none comes in time."""
         try:
             frame = self._receive()
-        except PeerRestarted:
-            self.restarted = True
+        except (PeerRestarted, BridgeLost):
             raise
         except ChannelError as error:
             names = " or ".join(awaited)
@@ -172,9 +183,8 @@ class Talk:
     def hear_now(self) -> Frame | None:
         """The next frame, if one has come; does not wait."""
         try:
-            frame = self.channel.receive(timeout_s=0)
+            frame = self._now()
         except PeerRestarted:
-            self.restarted = True
             raise
         except ChannelError:
             # Nothing yet, or nothing any more: whoever waits or sends next learns which.
@@ -182,14 +192,54 @@ class Talk:
         self.admit(frame)
         return frame
 
+    def look(self) -> None:
+        """Take in what has come, to be heard later. Raises PeerRestarted, or what the peer did wrong."""
+        try:
+            while len(self._ahead) < _MOST_AHEAD:
+                self._ahead.append(self._off(timeout_s=0))
+        except PeerRestarted:
+            raise
+        except ChannelError:  # no more
+            return
+
+    def _now(self) -> Frame:
+        return self._ahead.popleft() if self._ahead else self._off(timeout_s=0)
+
+    def _off(self, *, timeout_s: float) -> Frame:
+        try:
+            return self.channel.receive(timeout_s=timeout_s)
+        except PeerRestarted:
+            self.restarted = True
+            raise
+
     def _receive(self) -> Frame:
         self._courier.check()
         try:
-            return self.channel.receive(timeout_s=0)
+            return self._now()
         except ChannelError:
             # Nothing yet. Before we wait we see to it that what is awaited was asked for.
             self._courier.flush()
-            return self.channel.receive(timeout_s=self.deadline_s)
+            if self.meanwhile is None:
+                return self._off(timeout_s=self.deadline_s)
+            return self._watchfully(self.meanwhile)
+
+    def _watchfully(self, meanwhile: Callable[[], None]) -> Frame:
+        until_s = time.monotonic() + self.deadline_s
+        while True:
+            meanwhile()
+            over, left_s = self.channel.over, until_s - time.monotonic()
+            try:
+                return self._off(timeout_s=max(0.0, min(left_s, _LOOK_S)))
+            except (PeerRestarted, BridgeLost):
+                raise
+            except ChannelError as error:
+                if over:
+                    raise
+                if left_s <= 0:
+                    link = str(error).partition("; ")[2]
+                    raise ChannelError(
+                        f"{self.channel.peer} sent nothing for {self.deadline_s:g} s; {link}"
+                    ) from error
 
     def admit(self, frame: Frame) -> None:
         """Take a frame that has come: legal now, allowed and logged, or an error."""

@@ -43,6 +43,7 @@ from splitlearn.engine.optimiser import build_stepper
 from splitlearn.engine.passage import Passage
 from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.stale import Stretch
+from splitlearn.engine.through import ways_of
 from splitlearn.engine.tied import Tied
 from splitlearn.engine.watching import Watch
 from splitlearn.pipeline import Op
@@ -97,7 +98,7 @@ class TrustedEngine:
         self._watch: Watch | None = None
         # Optimiser steps done: a conversation leaves those out that were done without its peer.
         self._next_step = 0
-        self._launch = Launcher(run, self._lines, folder=checkpoints.folder.parent)
+        self._launch = Launcher(run, ways_of(self._lines), folder=checkpoints.folder.parent)
 
     @property
     def sent(self) -> Counter[Kind]:

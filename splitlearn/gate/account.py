@@ -13,6 +13,7 @@ from splitlearn.audit import (
     Blobs,
     Denied,
     Dp,
+    HopHead,
     Log,
     PartShape,
     Party,
@@ -27,7 +28,7 @@ from splitlearn.policy import Direction, Facts, Policy, Rule
 from splitlearn.roles import Kind
 from splitlearn.wire.frames import Frame
 from splitlearn.wire.limits import PROTOCOL
-from splitlearn.wire.messages import Ids, Offer, Pairing, Round, StepTensor, Want, said
+from splitlearn.wire.messages import Ids, StepTensor, Terms, Want, said
 
 __all__ = ["Account", "Outcome"]
 
@@ -45,7 +46,7 @@ class Account:
         me: PartyName,
         peer: PartyName,
         binding: str,
-        offer: Offer | Round | Pairing,
+        offer: Terms,
     ) -> None:
         """binding: fingerprint of the peer's certificate."""
         self.witness = Witness(log, me=me, peer=peer, offer=offer)
@@ -147,6 +148,22 @@ class Account:
                 parts=parts,
             )
         )
+
+    def head(self) -> HopHead:
+        """The log's head, signed now, over all of this conversation so far, for the record in another log."""
+        head = self._log.checkpoint()
+        return HopHead(
+            run=self._offer.run,
+            conversation=self._offer.conversation,
+            neighbour=self._peer.id,
+            key=self._log.verifier_key,
+            size=head.size,
+            root=head.root.hex(),
+        )
+
+    def vouch(self, hop: "Account") -> None:
+        """Put the head of the log of another conversation on record in ours."""
+        self._log.append(hop.head())
 
     def close(self, outcome: Outcome) -> None:
         """The conversation's totals, and the log's head over all of it."""

@@ -47,7 +47,7 @@ from splitlearn.roles import Kind
 from splitlearn.wire import frames, samples, tensors
 from splitlearn.wire.frames import BEARS_TENSORS, Frame
 from splitlearn.wire.ids import IdBatch, codec_name, unpack
-from splitlearn.wire.messages import Ids, Meta, Offer, Pairing, Round, Samples, StepTensor
+from splitlearn.wire.messages import Ids, Meta, Round, Samples, StepTensor, Terms
 from splitlearn.wire.tensors import Part
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Gate:
         me: PartyName,
         peer: PartyName,
         binding: str,
-        offer: Offer | Round | Pairing,
+        offer: Terms,
         ledger: Ledger | None = None,
     ) -> None:
         """Use `Gate.open`."""
@@ -108,7 +108,7 @@ class Gate:
         me: PartyName,
         peer: PartyName,
         binding: str,
-        offer: Offer | Round | Pairing,
+        offer: Terms,
         software: str,
         vocabulary: int | None = None,
         ledger: Ledger | None = None,
@@ -295,6 +295,15 @@ class Gate:
     def _parts_of(self, frame: Frame) -> tuple[Part, ...]:
         admitted, parts = self._admitted.pop(frame.seq, (None, ()))
         return parts if admitted is frame else tensors.decode(frame.payload)
+
+    def vouch(self, hop: "Gate") -> None:
+        """Put the newest head of the log behind another gate on record behind this one: whoever countersigns
+        this log's heads bears witness to that log too.
+
+        Raises AuditError if it cannot be logged.
+        """
+        with self._busy:
+            self._account.vouch(hop._account)  # noqa: SLF001 - the same class
 
     def close(self, *, outcome: Outcome) -> None:
         """Shut the door, log the conversation's totals and sign the log's head. May be called twice.

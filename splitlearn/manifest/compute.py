@@ -15,6 +15,7 @@ from splitlearn.manifest.fields import (
     Table,
     peer_faults,
 )
+from splitlearn.manifest.hops import MAX_PARTIES
 from splitlearn.manifest.reading import read
 
 __all__ = ["Compute", "ComputeModelTable", "ComputeRunTable", "load_compute"]
@@ -46,6 +47,13 @@ class Compute(Table):
     identity: IdentityTable
     peer: PeerTable
     model: ComputeModelTable = ComputeModelTable()
+    neighbour: tuple[PeerTable, ...] = Field(
+        default=(),
+        strict=False,
+        max_length=MAX_PARTIES,
+        description="a table [[neighbour]] for each compute party that may be next to this one in a direct "
+        "chain",
+    )
     policy: PolicyTable
 
 
@@ -56,3 +64,18 @@ def load_compute(path: Path | str) -> Compute:
 
 def _impossible(compute: Compute) -> Iterator[Fault]:
     yield from peer_faults(compute.peer)
+    taken = {compute.peer.listen} if compute.peer.listen is not None else set()
+    parties: set[str] = set()
+    for table in compute.neighbour:
+        yield from peer_faults(table, table="neighbour")
+        if table.party in parties:
+            yield Fault(
+                "neighbour.party", f"is {table.party} twice; one table says how it is reached"
+            )
+        if table.listen is not None and table.listen.port and table.listen in taken:
+            yield Fault(
+                "neighbour.listen",
+                f"is {table.listen}, where we wait for somebody else; it takes an address of its own",
+            )
+        parties |= {table.party}
+        taken |= {table.listen} if table.listen is not None else set()

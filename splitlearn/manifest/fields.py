@@ -198,13 +198,17 @@ class PeerTable(Table):
 
 
 class ChainTable(PeerTable):
-    """A further compute party, and where its layers begin."""
+    """A further compute party, and where its layers begin.
+
+    direct: it is sent rows by the party before it, and not by way of ours.
+    """
 
     first: int = Field(
         ge=2,
         le=65_536,
         description="the number of the first layer that this party hosts, from 2 up",
     )
+    direct: bool = Field(default=False, description="true or false")
 
 
 class PolicyTable(Table):

@@ -6,7 +6,7 @@ The first compute party is [peer]; each further one is a table [[chain]], in the
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from splitlearn.manifest.chains import links, needs_basis
+from splitlearn.manifest.chains import links, needs_basis, remembers
 from splitlearn.manifest.coding import CodecTable
 from splitlearn.manifest.fields import Fault, peer_faults
 
@@ -47,6 +47,7 @@ def chain_faults(job: "Job") -> Iterator[Fault]:
         yield from peer_faults(table, table="chain")
     yield from _order_faults(job)
     yield from _address_faults(job)
+    yield from _direct_faults(job)
     for kind in ("activation", "output", *sorted(INNER)):
         name = getattr(job.codec, kind)
         if job.chain and links(name):
@@ -70,6 +71,47 @@ def chain_faults(job: "Job") -> Iterator[Fault]:
             "schedule.staleness",
             f"is {job.schedule.staleness}, and steps do not interleave over a [[chain]]; leave it out",
         )
+
+
+def _direct_faults(job: "Job") -> Iterator[Fault]:
+    """What a chain whose parties send to one another cannot do yet, or never will."""
+    if not job.direct:
+        return
+    for table in job.chain:
+        if not table.direct:
+            yield Fault(
+                "chain.direct",
+                f"is true for others and not for {table.party}; take it for all of them, or for none",
+            )
+    if job.optimiser.clip_norm is not None and job.cut.sends_gradients:
+        yield Fault(
+            "optimiser.clip_norm",
+            "needs a step's end that all parties see at once, and with chain.direct none does; leave one out",
+        )
+    if job.cut.stack != "encoder":
+        yield Fault(
+            "cut.stack",
+            f"is {job.cut.stack}, whose layers need the encoder's output, too, and with chain.direct nobody "
+            "hands it on; leave one out",
+        )
+    if job.canary.file is not None:
+        yield Fault(
+            "canary.file",
+            "keeps frames that we send, and with chain.direct the inner ones are others'; leave one out",
+        )
+    if job.codec.stage:
+        yield Fault(
+            "codec.stage",
+            "is not to be had with chain.direct, whose hops keep theirs; leave one out",
+        )
+    for key in ("activation", "output", "gradient", "input_gradient", *sorted(INNER)):
+        name = getattr(job.codec, key)
+        if remembers(name):
+            yield Fault(
+                f"codec.{key}",
+                f"is {name}, which remembers messages, and with chain.direct no two parties forget at the "
+                "same moment; take another codec",
+            )
 
 
 def _order_faults(job: "Job") -> Iterator[Fault]:

@@ -109,6 +109,11 @@ class Job(Table):
         return (self.peer, *self.chain)
 
     @property
+    def direct(self) -> bool:
+        """Whether compute parties of a chain send to one another, and not by way of ours."""
+        return any(table.direct for table in self.chain)
+
+    @property
     def starts(self) -> tuple[int, ...]:
         """The first layer of each compute party but the first one, whose layers begin at cut.bottom."""
         return tuple(table.first for table in self.chain)
@@ -151,6 +156,8 @@ class Job(Table):
                 "optimiser": self.optimiser.model_dump(exclude_none=True),
                 "schedule": self._deciding_schedule(),
                 **({"chain": self.starts} if self.chain else {}),
+                # Relayed, what goes between two parties is coded twice.
+                **({"direct": True} if self.direct else {}),
                 **({"privacy": privacy} if privacy else {}),
                 **({"canary": self.canary.rate} if self.canary.file else {}),
                 # Codecs forget at checkpoints.

@@ -3,6 +3,7 @@
 Pure sums over measured speeds. A micro-batch is the mean one: all have the same number of tokens.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -43,8 +44,9 @@ class Setting:
     lower, upper: columns at the cuts, 0 for the model's width. codecs: of activation, output,
     gradient and input gradient. gradients: whether any leave; returns: whether one comes back. starts:
     first layer of each further compute party of a chain; inner: codecs of what goes from one to the
-    next and back, at the model's width. clips: whether all parties' gradients are clipped by one norm.
-    keeps: whether outputs that came once are kept, so that later epochs send nothing.
+    next and back, at the model's width. direct: whether it goes there straight, over a link as ours. clips:
+    whether all parties' gradients are clipped by one norm. keeps: whether outputs that came once are kept, so
+    that later epochs send nothing.
     """
 
     batch: int
@@ -63,6 +65,7 @@ class Setting:
     inner: tuple[str, str] = ("", "")
     clips: bool = False
     keeps: bool = False
+    direct: bool = False
 
     @property
     def used(self) -> tuple[str, ...]:
@@ -109,7 +112,7 @@ def cost(setting: Setting, *, speeds: Speeds, link: Link) -> Costed:
     chain = chain_of(setting, speeds=speeds, link=link)
     m = setting.micro_batches
     # What is relayed comes in and goes out.
-    relayed = [*chain.hops, *chain.back_hops]
+    relayed = [*chain.hops, *chain.back_hops] if chain.relayed else []
     sizes = [chain.activation, chain.output, chain.gradient or 0, chain.input_gradient or 0]
     return Costed(
         chain=chain,
@@ -117,7 +120,7 @@ def cost(setting: Setting, *, speeds: Speeds, link: Link) -> Costed:
         down=m * (sizes[1] + sizes[3] + sum(relayed)),
         error=max(_codec(speeds, name).error for name in setting.used),
         limit_s=limit_s(chain),
-        largest=max(sizes + relayed),
+        largest=max([*sizes, *chain.hops, *chain.back_hops]),
         kept_s=_kept_s(setting, speeds) if setting.keeps else None,
     )
 
@@ -175,7 +178,9 @@ def chain_of(setting: Setting, *, speeds: Speeds, link: Link) -> Chain:
         back_hops=tuple(one.size for one in inner_back) if setting.gradients else (),
         up=link.up,
         down=link.down,
-        relayed=further > 0,
+        # Nobody measures a link between others: it is taken to be the slower way of ours.
+        between=min(link.up, link.down, key=lambda pipe: pipe.bits_per_s or math.inf),
+        relayed=further > 0 and not setting.direct,
         relay_s=inner[0].in_s(trusted) + inner[0].out_s(trusted) if inner else 0.0,
         relay_backward_s=(
             inner_back[0].in_s(trusted) + inner_back[0].out_s(trusted) if inner_back else 0.0

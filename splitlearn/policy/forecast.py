@@ -39,6 +39,7 @@ class Plan:
     largest micro-batch and of its longest text.
     unknown: sentences about what could not be found out. generates: the model goes on with texts.
     clips: gradients are clipped by their norm over all parties. beside: kinds whose rows are of two texts.
+    rows: kinds of rows that are exchanged with this party; in a direct chain not with each all of them.
     """
 
     mode: Literal["features", "side", "lora", "full"]
@@ -54,6 +55,7 @@ class Plan:
     clips: bool = False
     beside: frozenset[Kind] = frozenset()
     later: tuple[Mapping[Kind, str], ...] = ()
+    rows: frozenset[Kind] = STEP_KINDS
 
     @property
     def sends_gradients(self) -> bool:
@@ -114,6 +116,9 @@ def plans_of_job(job: "Job") -> tuple[Plan, ...]:
                 later=tuple(
                     _by_kind(codecs_at(job, party=party, codec=codec)) for codec in job.codec.later
                 ),
+                rows=_rows(first=not party, last=party == len(job.chain))
+                if job.direct
+                else STEP_KINDS,
             )
         )
     return tuple(plans)
@@ -126,6 +131,7 @@ def plan_of_offer(offer: "Offer") -> Plan:
         upper = len(side.taps) * side.rank
     stated = offer.model.fields.get("width", 0)
     width = stated if isinstance(stated, int) else 0
+    hops = offer.detail.hops
     return Plan(
         mode=offer.mode,
         returns_input_gradient=offer.returns_input_gradient,
@@ -136,7 +142,16 @@ def plan_of_offer(offer: "Offer") -> Plan:
         generates=offer.purpose == "generate",
         clips=offer.detail.clips,
         beside=_beside(_crosses(offer), trains=offer.detail.memory_trains),
+        rows=STEP_KINDS
+        if hops is None
+        else _rows(first=hops.before is None, last=hops.after is None),
     )
+
+
+def _rows(*, first: bool, last: bool) -> frozenset[Kind]:
+    """What is exchanged with a party at an end of a direct chain; with others nothing is."""
+    there = {Kind.ACTIVATION, Kind.INPUT_GRADIENT} if first else set[Kind]()
+    return frozenset(there | ({Kind.OUTPUT, Kind.GRADIENT} if last else set()))
 
 
 def foresee(policy: Policy, plan: Plan) -> tuple[Verdict, ...]:
@@ -169,7 +184,7 @@ def _needed(plan: Plan) -> list[tuple[Kind, Direction, bool]]:
     into: list[tuple[Kind, Direction, bool]] = []
     full = plan.sends_gradients
     for kind, pairs in MAY_SEND.items():
-        if kind in _CLIPPING and not plan.clips:
+        if (kind in _CLIPPING and not plan.clips) or kind in STEP_KINDS - plan.rows:
             continue
         returns = plan.returns_input_gradient if kind is Kind.INPUT_GRADIENT else True
         if (Role.TRUSTED, Role.COMPUTE) in pairs and (full or kind is not Kind.GRADIENT):

@@ -46,6 +46,7 @@ KINDS = {
     "want": "numbers of the samples whose rows are wanted",
     "norm": "how long the gradient of the compute party's weights is",
     "scale": "what gradients are multiplied by, so that the whole is not too long",
+    "bridge": "the terms under which two compute parties of a chain are neighbours",
     "ids": "token ids of one language, some replaced; text to whoever holds the vocabulary",
     "enough": "the round is over",
     "report": "what a generator did in a round, as totals",

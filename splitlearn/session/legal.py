@@ -13,11 +13,21 @@ from splitlearn.errors import SessionError
 from splitlearn.roles import Kind, Role, may_send
 from splitlearn.wire.messages import Meta
 
-__all__ = ["Endpoint", "Table", "check_number", "next_state"]
+__all__ = ["End", "Endpoint", "Side", "Table", "check_number", "next_state"]
+
+
+class Side(StrEnum):
+    """Which end of a conversation between two parties of one role, by the order of their layers."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
 
 S = TypeVar("S", bound=StrEnum)
-# From each state: who may say what, and where that leads.
-Table: TypeAlias = Mapping[S, Mapping[tuple[Role, Kind], S]]
+# An end is named by its role, where the roles differ.
+End: TypeAlias = Role | Side
+# From each state: which end may say what, and where that leads.
+Table: TypeAlias = Mapping[S, Mapping[tuple[End, Kind], S]]
 
 
 @dataclass
@@ -39,7 +49,7 @@ class Endpoint(ABC, Generic[S]):
 
         Raises SessionError if we may not say it now; the conversation is over then.
         """
-        self._advance(kind, meta, sender=self.me, receiver=self.peer)
+        self._advance(kind, meta, sender=self.me, receiver=self.peer, by=self.ends[0])
         seq = self.next_out
         self.next_out += 1
         return seq
@@ -47,20 +57,26 @@ class Endpoint(ABC, Generic[S]):
     def check(self, kind: Kind, meta: Meta, *, seq: int) -> None:
         """Take a message from the peer; SessionError, and the end, if it is not legal now."""
         check_number(seq, kind=kind, expected=self.next_in, peer=self.peer, view=self._view)
-        self._advance(kind, meta, sender=self.peer, receiver=self.me)
+        self._advance(kind, meta, sender=self.peer, receiver=self.me, by=self.ends[1])
         self.next_in += 1
 
     def owed(self, _received: int) -> int:
         """How many of our messages a receipt in a SETTLE that has come must cover: all of them."""
         return self.next_out - 1
 
-    def _advance(self, kind: Kind, meta: Meta, *, sender: Role, receiver: Role) -> None:
+    @property
+    def ends(self) -> tuple[End, End]:
+        """Ours and the peer's, as the table names them."""
+        return self.me, self.peer
+
+    def _advance(self, kind: Kind, meta: Meta, *, sender: Role, receiver: Role, by: End) -> None:
         following = next_state(
             self._table(),
             state=self.state,
             kind=kind,
             sender=sender,
             receiver=receiver,
+            by=by,
             view=self._view,
         )
         following = self._judge(kind, meta, following=following)
@@ -98,13 +114,17 @@ def next_state(
     kind: Kind,
     sender: Role,
     receiver: Role,
+    by: End,
     view: Callable[[], str],
 ) -> S:
-    """Where the table leads from `state`. SessionError where the role or the table does not allow it."""
+    """Where the table leads from `state`, if the end `by` says this.
+
+    SessionError where the role or the table does not allow it.
+    """
     if not may_send(kind, sender=sender, receiver=receiver):
         raise SessionError(f"a {sender} party may not send {kind} to a {receiver} party")
-    following = table[state].get((sender, kind))
+    following = table[state].get((by, kind))
     if following is None:
         legal = ", ".join(f"{k} by {who}" for who, k in table[state]) or "nothing"
-        raise SessionError(f"{kind} by {sender} while {view()}; expected {legal}")
+        raise SessionError(f"{kind} by {by} while {view()}; expected {legal}")
     return following

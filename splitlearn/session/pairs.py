@@ -48,7 +48,7 @@ class PairState(StrEnum):
 _E, _D = Role.ENCODER, Role.DECODER
 _OPEN = PairState.OPEN
 
-PAIR_NEXT: dict[PairState, dict[tuple[Role, Kind], PairState]] = {
+PAIR_NEXT: Table[PairState] = {
     PairState.IDLE: {(_D, Kind.PAIRING): PairState.PAIRED},
     PairState.PAIRED: {(_E, Kind.ACCEPT): PairState.ACCEPTED},
     PairState.ACCEPTED: {(_E, Kind.SAMPLES): PairState.NAMED},

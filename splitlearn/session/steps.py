@@ -12,7 +12,17 @@ from enum import StrEnum
 from splitlearn.errors import SessionError
 from splitlearn.roles import Kind, Role
 from splitlearn.session.legal import Endpoint, Table
-from splitlearn.wire.messages import Finish, Meta, Norm, Offer, Resume, Scale, Step, StepTensor
+from splitlearn.wire.messages import (
+    Finish,
+    Hops,
+    Meta,
+    Norm,
+    Offer,
+    Resume,
+    Scale,
+    Step,
+    StepTensor,
+)
 
 __all__ = ["EXCHANGE", "MAX_UNSETTLED", "NEXT", "Progress", "Session", "State"]
 
@@ -50,7 +60,7 @@ class Progress(StrEnum):
 
 
 # Who sends a kind is fixed by roles.MAY_SEND except for weights, which travel both ways.
-NEXT: dict[State, dict[tuple[Role, Kind], State]] = {
+NEXT: Table[State] = {
     State.IDLE: {(Role.TRUSTED, Kind.OFFER): State.OFFERED},
     State.OFFERED: {(Role.COMPUTE, Kind.ACCEPT): State.AGREED},
     State.AGREED: {
@@ -92,8 +102,21 @@ EXCHANGE: dict[Progress, dict[Kind, Progress]] = {
     Progress.DONE: {},
 }
 
+# In a direct chain the trusted party speaks of rows with its two ends only: what the one is sent comes out at
+# the other, and gradients the other way. With those between it has nothing to exchange.
+FIRST: dict[Progress, dict[Kind, Progress]] = {
+    Progress.NEW: {Kind.ACTIVATION: Progress.IN_TRUNK},
+    Progress.IN_TRUNK: {Kind.INPUT_GRADIENT: Progress.DONE},
+}
+LAST: dict[Progress, dict[Kind, Progress]] = {
+    Progress.NEW: {Kind.OUTPUT: Progress.RETURNED},
+    Progress.RETURNED: {Kind.GRADIENT: Progress.IN_BACKWARD},
+}
+
 
 _BETWEEN_STEPS = frozenset({Kind.FINISH, Kind.SETTLE})
+# Modes in which compute parties may be neighbours.
+_DIRECT = ("features", "lora", "full")
 
 
 @dataclass
@@ -172,6 +195,20 @@ class Session(Endpoint[State]):
                 f"an offer of mode {offer.mode} and staleness {offer.schedule.staleness} asks for "
                 f"{Kind.NORM} and {Kind.SCALE}; they are for exact steps in which the trunk trains"
             )
+        hops, detail = offer.detail.hops, offer.detail
+        if hops is not None and (
+            hops == Hops(None, None)
+            or offer.mode not in _DIRECT
+            or offer.purpose == "generate"
+            or offer.schedule.staleness
+            or detail.clips
+            or detail.repeats
+        ):
+            raise SessionError(
+                f"an offer to {offer.purpose} in mode {offer.mode}, with a staleness of "
+                f"{offer.schedule.staleness}, names neighbours; what goes straight from one compute party to "
+                "the next is exact steps in mode features, lora or full, unclipped, of which none is left out"
+            )
         self.offer = offer
 
     def _hand_back(self, kind: Kind) -> None:
@@ -192,7 +229,7 @@ class Session(Endpoint[State]):
                 f"{meta.step}; the step was opened with {len(group.progress)}"
             )
         at = group.progress[meta.micro_batch]
-        after = None if at is group.ends_at else EXCHANGE[at].get(kind)
+        after = None if at is group.ends_at else self._exchanged.get(at, {}).get(kind)
         if after is None or self._before(group, meta.micro_batch) is at:
             raise SessionError(
                 f"{kind} for micro-batch {meta.micro_batch} of step {meta.step}, "
@@ -240,10 +277,11 @@ class Session(Endpoint[State]):
         if kind is Kind.ACTIVATION:
             self._leave_out(meta.step)
         following = self.next_step + len(self.groups)
-        if kind is not Kind.ACTIVATION or meta.step != following or meta.micro_batches < 1:
+        opens = kind in self._exchanged.get(Progress.NEW, {})
+        if not opens or meta.step != following or meta.micro_batches < 1:
             raise SessionError(
                 f"{kind} for {meta.phase} step {meta.step} while {self._view()}; "
-                f"expected the activation of step {following}"
+                f"expected {self._opening} of step {following}"
             )
         if meta.phase == "generate":
             self._go_on(kind, meta)
@@ -262,9 +300,26 @@ class Session(Endpoint[State]):
         self.groups.append(group)
         return group
 
+    @property
+    def _exchanged(self) -> dict[Progress, dict[Kind, Progress]]:
+        """What is exchanged with a party at this place of its chain."""
+        hops = None if self.offer is None else self.offer.detail.hops
+        if hops is None:
+            return EXCHANGE
+        if hops.before is None:
+            return FIRST
+        return LAST if hops.after is None else {}
+
+    @property
+    def _opening(self) -> str:
+        kinds = self._exchanged.get(Progress.NEW, {})
+        return " or ".join(f"the {kind}" for kind in kinds) or "no tensor here"
+
     def _leave_out(self, step: int) -> None:
-        """Between two steps, go on to a later one that the trusted party names, where that was agreed on."""
-        if self.offer is not None and self.offer.detail.repeats and not self.groups:
+        """Between two steps, go on to a later one that the trusted party names, if it did some alone."""
+        if self.offer is None or self.groups:
+            return
+        if self.offer.detail.repeats or not self._exchanged:
             self.next_step = max(step, self.next_step)
 
     def _go_on(self, kind: Kind, meta: StepTensor) -> None:
@@ -300,8 +355,13 @@ class Session(Endpoint[State]):
             raise SessionError(f"a training step in a run offered to {offer.purpose}")
         if (meta.phase == "generate") is not (offer.purpose == "generate"):
             raise SessionError(f"a {meta.phase} step in a run offered to {offer.purpose}")
-        if meta.phase != "train" or not offer.trains_trunk:
+        trains = meta.phase == "train" and offer.trains_trunk
+        if self._exchanged is FIRST:
+            return Progress.DONE if trains and offer.returns_input_gradient else Progress.IN_TRUNK
+        if not trains:
             return Progress.RETURNED
+        if self._exchanged is LAST:
+            return Progress.IN_BACKWARD
         return Progress.DONE if offer.returns_input_gradient else Progress.IN_BACKWARD
 
     def _view(self) -> str:

@@ -33,7 +33,7 @@ _D, _G = Role.DISCRIMINATOR, Role.GENERATOR
 _STREAMING, _SETTLING = StreamState.STREAMING, StreamState.SETTLING
 _COUNTERSIGNING = StreamState.COUNTERSIGNING
 
-STREAM_NEXT: dict[StreamState, dict[tuple[Role, Kind], StreamState]] = {
+STREAM_NEXT: Table[StreamState] = {
     StreamState.IDLE: {(_D, Kind.ROUND): StreamState.CALLED},
     StreamState.CALLED: {(_G, Kind.ENLIST): StreamState.ENLISTED},
     StreamState.ENLISTED: {(_D, Kind.ASK): _STREAMING},

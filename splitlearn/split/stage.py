@@ -355,13 +355,16 @@ def split(model: PreTrainedModel, *, cut: Cut) -> tuple[PreTrainedModel, Trunk]:
 
 
 def split_chain(
-    model: PreTrainedModel, *, cut: Cut, starts: Sequence[int]
+    model: PreTrainedModel, *, cut: Cut, starts: Sequence[int], direct: bool = False
 ) -> tuple[PreTrainedModel, tuple[Trunk, ...]]:
-    """As `split`, with the trunk shared out as `parts_of` says, a remote stage for each part."""
+    """As `split`, with the trunk shared out as `parts_of` says, a remote stage for each part.
+
+    direct: one stage for all parts, which send to one another.
+    """
     slots, family = slots_of(model, cut=cut), family_of(model)
     parts = parts_of(model, cut=cut, starts=starts)
     stages, at = list[nn.Module](), cut.first
-    for part in parts:
+    for part in (cut,) if direct else parts:
         stages += [slots.layers[index] for index in range(at, part.first)]  # between two stacks
         stages.append(RemoteStage(part.last - part.first))
         at = part.last

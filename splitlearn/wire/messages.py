@@ -5,11 +5,12 @@ unknown, missing or ill-typed field, or a value outside its bounds, is a WireErr
 text: strings are identifiers of bounded length over a fixed alphabet, everything else is numbers.
 """
 
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal, TypeAlias, cast
 
 import msgspec
 
 from splitlearn.roles import Kind
+from splitlearn.wire.bridges import Bridge
 from splitlearn.wire.pairs import Pairing, Samples, Want
 from splitlearn.wire.rounds import Ask, Enlist, Ids, Report, Round
 from splitlearn.wire.terms import (
@@ -22,11 +23,13 @@ from splitlearn.wire.terms import (
     CutSpec,
     Detail,
     Digest,
+    Hops,
     Length,
     LoraSpec,
     Meta,
     Mode,
     Name,
+    Neighbour,
     OptimiserSpec,
     ScheduleSpec,
     Sequence,
@@ -43,6 +46,7 @@ __all__ = [
     "Accept",
     "Ask",
     "BottleneckSpec",
+    "Bridge",
     "CodecSpec",
     "CodecStage",
     "Countersigned",
@@ -51,11 +55,13 @@ __all__ = [
     "Empty",
     "Enlist",
     "Finish",
+    "Hops",
     "Ids",
     "LoraSpec",
     "Memory",
     "Meta",
     "Mode",
+    "Neighbour",
     "Norm",
     "Offer",
     "OptimiserSpec",
@@ -72,6 +78,7 @@ __all__ = [
     "SideSpec",
     "Step",
     "StepTensor",
+    "Terms",
     "TrunkModel",
     "Want",
     "said",
@@ -247,6 +254,10 @@ class Scale(Meta, frozen=True):
     factor: Share
 
 
+# What a conversation is about: its first message, or for a hop's ends what they have of it beforehand.
+Terms: TypeAlias = Offer | Round | Pairing | Bridge
+
+
 def said(meta: Meta) -> tuple[str, ...]:
     """Names of the fields that stand beside a payload, but for a memory where there is none."""
     names = meta.__struct_fields__
@@ -304,4 +315,5 @@ META: dict[Kind, type[Meta]] = {
     Kind.WANT: Want,
     Kind.NORM: Norm,
     Kind.SCALE: Scale,
+    Kind.BRIDGE: Bridge,
 }

@@ -14,12 +14,15 @@ __all__ = [
     "CutSpec",
     "Detail",
     "Digest",
+    "Hops",
     "Length",
     "LoraSpec",
     "Meta",
     "Mode",
     "Name",
+    "Neighbour",
     "OptimiserSpec",
+    "Party",
     "Real",
     "ScheduleSpec",
     "Sequence",
@@ -44,6 +47,8 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}\Z
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Signature = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}\Z")]
 Conversation = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
+# As in certificates.
+Party = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?\Z")]
 # Each step more that segments may be behind holds one more copy of what trains, at both parties.
 Staleness = Annotated[int, msgspec.Meta(ge=0, le=4)]
 Real = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
@@ -134,14 +139,38 @@ class CodecStage(Meta, frozen=True):
     codecs: CodecSpec
 
 
+class Neighbour(Meta, frozen=True):
+    """A compute party with which another one speaks itself, by name: where it is stands in that one's file.
+
+    bridge: 16 random bytes, new each time the parties agree anew: the number of their conversation. salt:
+    of what both log of it.
+    """
+
+    party: Party
+    bridge: Conversation
+    salt: Digest
+
+    def __repr__(self) -> str:
+        """Without the salt: a repr ends up in logs."""
+        return f"Neighbour(party={self.party!r}, bridge={self.bridge!r})"
+
+
+class Hops(Meta, frozen=True):
+    """The place of a compute party in a direct chain: whom it has before it and after it, by its layers."""
+
+    before: Neighbour | None
+    after: Neighbour | None
+
+
 class Detail(Meta, frozen=True):
     """What only some jobs have: a table for each, absent in all others.
 
     repeats: the trusted party keeps what the trunk gave back, and does steps alone whose outputs it has
     all, so that the numbers of steps it names may leave some out. stages: codecs that come after the
-    offer's own, in ascending order. clips: whether a step ends with NORM and SCALE; left out on the wire
-    where it does not, so that such a detail is spelt as it was before there was clipping.
-    memory_trains: of a decoder's trunk, whether gradients by its memory travel, too; left out alike.
+    offer's own, in ascending order. clips: whether a step ends with NORM and SCALE. memory_trains: of a
+    decoder's trunk, whether gradients by its memory travel, too. hops: in a direct chain the parties next to
+    this one. Of the last three what says nothing is left out on the wire from the end on, so that such a
+    detail is spelt as it was before there were any.
     """
 
     lora: LoraSpec | None = None
@@ -150,6 +179,7 @@ class Detail(Meta, frozen=True):
     stages: Annotated[tuple[CodecStage, ...], msgspec.Meta(max_length=8)] = ()
     clips: bool = False
     memory_trains: bool = False
+    hops: Hops | None = None
 
 
 Mode = Literal["features", "side", "lora", "full"]

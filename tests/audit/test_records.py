@@ -11,6 +11,7 @@ from splitlearn.audit.records import (
     Denied,
     Dp,
     Gap,
+    HopHead,
     Leakage,
     PartShape,
     Party,
@@ -121,6 +122,14 @@ EXAMPLES: tuple[Record, ...] = (
         bytes_out=1000,
         bytes_in=0,
         denied=0,
+    ),
+    HopHead(
+        run="news",
+        conversation="b" * 32,
+        neighbour="spiffe://fed.example/party/farm/role/compute",
+        key="a+b+c",
+        size=7,
+        root="4" * 64,
     ),
 )
 # A log outlives the program that wrote it: this line must be readable, and written so, for ever.

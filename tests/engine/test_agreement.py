@@ -10,7 +10,7 @@ from splitlearn.engine.agreement import agree, in_turns
 from splitlearn.engine.events import Event, SentWeights
 from splitlearn.engine.line import Line
 from splitlearn.errors import SessionError
-from splitlearn.wire.messages import Accept
+from splitlearn.wire.messages import Accept, Hops, Neighbour
 
 
 @dataclass
@@ -21,9 +21,12 @@ class Said:
     held: tuple[int, ...]
     parts: int = 0
     words: list[object] = field(default_factory=list)
+    hops: Hops | None = None
+    told: list[Hops | None] = field(default_factory=list)
 
-    def begin(self, mine: Sequence[int]) -> None:
+    def begin(self, mine: Sequence[int], *, hops: Hops | None) -> None:
         self.words.append(("begin", tuple(mine)))
+        self.told.append(hops)
 
     def accepted(self) -> Accept:
         return Accept(held=self.held, needs=(), witnessed=0)
@@ -47,6 +50,26 @@ def test_all_go_on_from_the_newest_step_that_all_hold() -> None:
     assert step == 4
     assert farm.words == host.words == [("begin", (0, 2, 4, 6)), ("resume", 4)]
     assert told == [SentWeights(0, 2), SentWeights(0, 1), SentWeights(1, 2)]
+
+
+def test_neighbours_are_told_of_one_bridge_that_was_never_there_before() -> None:
+    def neighbour(name: str, salt: str) -> Neighbour:
+        return Neighbour(name, "0" * 32, salt * 64)
+
+    first = Said("a", (), hops=Hops(None, neighbour("b", "1")))
+    middle = Said("b", (), hops=Hops(neighbour("a", "1"), neighbour("c", "2")))
+    last = Said("c", (), hops=Hops(neighbour("b", "2"), None))
+    bridges = []
+    for _ in range(2):
+        agreed(first, middle, last, mine=(0,))
+        one, two, three = (said.told[-1] for said in (first, middle, last))
+        assert one is not None and two is not None and three is not None  # noqa: PT018
+        assert one.before is None and three.after is None  # noqa: PT018
+        assert one.after is not None and two.after is not None  # noqa: PT018
+        assert two.before == Neighbour("a", one.after.bridge, "1" * 64)
+        assert three.before == Neighbour("b", two.after.bridge, "2" * 64)
+        bridges += [one.after.bridge, two.after.bridge]
+    assert len({*bridges, "0" * 32}) == 5
 
 
 def test_a_run_that_trains_may_begin_anew_and_no_other() -> None:

@@ -25,6 +25,9 @@ def test_each_party_of_a_chain_has_a_salt_that_no_other_can_tell(tmp_path: Path)
     assert len({*salts, claim.labels}) == 5
     assert all(len(bytes.fromhex(salt)) == 32 for salt in salts)
     assert salts == [claim.salt_of(party) for party in range(4)]
+    hops = [claim.salt_of_hop(party) for party in range(1, 4)]
+    assert len({*salts, *hops, claim.labels}) == 8
+    assert hops == [claim.salt_of_hop(party) for party in range(1, 4)]
 
 
 def test_a_folder_of_another_run_is_refused_once_that_has_begun(tmp_path: Path) -> None:

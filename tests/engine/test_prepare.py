@@ -14,6 +14,7 @@ from splitlearn.errors import AuditError, ManifestError, RefusedError
 from splitlearn.manifest import load_job
 from splitlearn.roles import Kind
 from splitlearn.split import GROUPS, build_trunk, digest, load_layers_from_folder
+from splitlearn.split.stage import remote_stages
 from splitlearn.wire import frames
 from tests.jobs import CAUSAL, LABELS, make_job
 from tests.rig import POLICIES, run_in_memory
@@ -264,6 +265,22 @@ def test_a_chain_is_a_hop_for_each_party_with_its_own_layers_and_seed_and_salt(
     for hop in (first, second):
         trunk = build_trunk(hop.offer.model, cut=hop.offer.cut)
         assert set(trunk.state_dict()) == {n for g in GROUPS for n in hop.groups[g]}
+
+
+def test_in_a_direct_chain_each_party_is_offered_its_neighbours_by_name(tmp_path: Path) -> None:
+    changes: Changes = {"[chain]": {**CHAIN["[chain]"], "direct": True}}
+    found = prepared(tmp_path, changes)
+    first, second = (hop.offer.detail.hops for hop in found.run.hops)
+    assert first is not None and second is not None  # noqa: PT018
+    assert first.before is None and second.after is None  # noqa: PT018
+    assert first.after is not None and second.before is not None  # noqa: PT018
+    assert (first.after.party, second.before.party) == ("farm", "gpuhost")
+    assert first.after.salt == second.before.salt
+    assert first.after.salt not in {hop.offer.salt for hop in found.run.hops}
+    assert len(remote_stages(found.model)) == 1
+    relayed = prepared(tmp_path / "relayed", CHAIN)
+    assert [hop.offer.detail.hops for hop in relayed.run.hops] == [None, None]
+    assert len(remote_stages(relayed.model)) == 2
 
 
 def test_the_basis_of_a_codec_goes_to_the_party_at_its_end_of_the_chain(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ import torch
 from splitlearn.audit.log import read_lines
 from splitlearn.audit.records import RunClose, decode
 from splitlearn.channel import Channel, PeerRestarted, pair
+from splitlearn.channel.memory import MemoryChannel
 from splitlearn.codecs import build
 from splitlearn.codecs.base import to_part
 from splitlearn.engine.talk import Talk
-from splitlearn.errors import ChannelError, RefusedError, SessionError
+from splitlearn.errors import ChannelError, PeerError, RefusedError, SessionError
 from splitlearn.gate import Private
 from splitlearn.roles import Kind, Role
 from splitlearn.session import Session
@@ -243,3 +244,57 @@ def test_nothing_of_an_ended_conversation_is_sent(make: Callable[..., Two]) -> N
     assert Kind.ACTIVATION not in two.clinic.sent
     with pytest.raises(PeerRestarted):
         soon(two, torch.rand(3, 32))
+
+
+def test_what_was_looked_at_is_heard_later_and_in_its_order(make: Callable[..., Two]) -> None:
+    two = make()
+    two.clinic.say(Kind.OFFER, two.offer)
+    two.gpuhost.look()
+    assert two.gpuhost.received == {}  # not taken yet, so in no log
+    two.gpuhost.look()
+    assert two.gpuhost.hear(Kind.OFFER).kind is Kind.OFFER
+    assert two.gpuhost.received[Kind.OFFER] > 0
+    assert two.gpuhost.hear_now() is None
+
+
+def test_whoever_waits_looks_elsewhere_meanwhile(make: Callable[..., Two]) -> None:
+    two = make()
+    looked: list[int] = []
+    two.clinic.deadline_s = 0.3
+    two.clinic.meanwhile = lambda: looked.append(1)
+    two.clinic.say(Kind.OFFER, two.offer)
+    with pytest.raises(
+        ChannelError, match=r"compute sent nothing for 0\.3 s; the link is up; awaited"
+    ):
+        two.clinic.hear(Kind.ACCEPT)
+    assert len(looked) > 2
+    two.gpuhost.hear(Kind.OFFER)
+    two.gpuhost.say(Kind.ACCEPT, Accept((), (), 0))
+    assert two.clinic.hear(Kind.ACCEPT).kind is Kind.ACCEPT
+
+
+def test_another_peers_restart_ends_a_wait_and_is_not_this_peers(make: Callable[..., Two]) -> None:
+    two = make()
+
+    def gone() -> None:
+        raise PeerRestarted("another came back")
+
+    two.clinic.meanwhile = gone
+    two.clinic.say(Kind.OFFER, two.offer)
+    with pytest.raises(PeerRestarted, match="another"):
+        two.clinic.hear(Kind.ACCEPT)
+    assert not two.clinic.restarted
+
+
+def test_a_look_notices_a_restart_and_what_the_peer_says_we_did(make: Callable[..., Two]) -> None:
+    two = make()
+    ours, theirs = two.clinic.channel, two.gpuhost.channel
+    assert isinstance(theirs, MemoryChannel)
+    again = theirs.restart()
+    with pytest.raises(PeerRestarted):
+        two.clinic.look()
+    assert two.clinic.restarted
+    ours.renew()
+    again.close(reason="you lied")
+    with pytest.raises(PeerError, match="you lied"):
+        two.clinic.look()

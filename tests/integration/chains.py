@@ -13,6 +13,7 @@ from tests.integration.organisations import (
     Starter,
     settings,
 )
+from tests.jobs import a_port
 from tests.link import LinkProxy
 
 __all__ = ["PARTIES", "Chain"]
@@ -24,17 +25,28 @@ party = "farm"
 first = 2
 {reach}
 """
+_NEIGHBOURS = {
+    "gpuhost": '[[neighbour]]\nparty = "farm"\nlisten = "127.0.0.1:{port}"\n',
+    "farm": '[[neighbour]]\nparty = "gpuhost"\ndial = "127.0.0.1:{port}"\n',
+}
 _DELAY_S = 0.005
 
 
 class Chain:
     """Three parties' files in one folder, a link to each host, and whoever is at work. Close it.
 
-    farm_listens: else the farm dials, and the clinic listens for it.
+    farm_listens: else the farm dials, and the clinic listens for it. direct: the gpuhost sends to the farm
+    itself, which dials it.
     """
 
     def __init__(
-        self, folder: Path, *, inputs: Path, starter: Starter, farm_listens: bool = True
+        self,
+        folder: Path,
+        *,
+        inputs: Path,
+        starter: Starter,
+        farm_listens: bool = True,
+        direct: bool = False,
     ) -> None:
         self.folder = folder / "three"
         self.run = self.folder / "clinic/run"
@@ -42,6 +54,11 @@ class Chain:
             "gpuhost": (self.run / "audit", self.folder / "gpuhost/runs/clinic-ward/audit"),
             "farm": (self.run / "audit-farm", self.folder / "farm/runs/clinic-ward/audit"),
         }
+        # What the two say to each other, as each has it.
+        self.hop = (
+            self.folder / "gpuhost/runs/clinic-ward/audit-farm",
+            self.folder / "farm/runs/clinic-ward/audit-gpuhost",
+        )
         self.links = {party: LinkProxy(("127.0.0.1", 9), delay_s=_DELAY_S) for party in PARTIES}
         self._outputs = folder / "outputs"
         self._starter, self._farm_listens = starter, farm_listens
@@ -54,13 +71,17 @@ class Chain:
         listen = 'listen = "127.0.0.1:0"'
         job = JOB.format(**given, reach=dial["gpuhost"])
         job += _CHAIN.format(reach=dial["farm"] if farm_listens else listen)
+        job += "direct = true\n" if direct else ""
         (self.folder / "job.toml").write_text(job)
+        port = a_port()
         for party in PARTIES:
             make_identity(self.folder, party, "compute")
             reach = listen if self.listens(party) else dial[party]
-            (self.folder / f"{party}.toml").write_text(
-                COMPUTE.format(**given, party=party, reach=reach)
-            )
+            text = COMPUTE.format(**given, party=party, reach=reach)
+            if direct:
+                text = text.replace("/compute.toml", "/compute-direct.toml")
+                text += _NEIGHBOURS[party].format(port=port)
+            (self.folder / f"{party}.toml").write_text(text)
 
     def listens(self, party: str) -> bool:
         """Whether this party waits until it is dialled."""

@@ -45,6 +45,40 @@ def test_a_model_folder_may_hold_the_weights_already(tmp_path: Path) -> None:
     assert compute.model.path == str(tmp_path / "model")
 
 
+NEIGHBOUR = '[[neighbour]]\nparty = "{}"\n{}\n'
+
+
+def test_neighbours_are_named_with_how_they_are_reached(tmp_path: Path) -> None:
+    more = NEIGHBOUR.format("farm", 'dial = "farm:7001"') + NEIGHBOUR.format(
+        "barn", 'listen = "0.0.0.0:7002"'
+    )
+    compute = load_compute(write(tmp_path, TEXT + more))
+    assert [table.party for table in compute.neighbour] == ["farm", "barn"]
+    assert compute.neighbour[0].dial == Address("farm", 7001)
+    assert load_compute(write(tmp_path, TEXT)).neighbour == ()
+
+
+@pytest.mark.parametrize(
+    ("tables", "told"),
+    [
+        ([("farm", "")], "neighbour.dial or neighbour.listen has to be given"),
+        ([("farm", 'dial = "f:1"')] * 2, "neighbour.party is farm twice"),
+        ([("farm", 'dial = "f:0"')], "neighbour.dial has port 0"),
+        ([("farm", 'listen = "0.0.0.0:7000"')], "neighbour.listen is 0.0.0.0:7000, where we wait"),
+        (
+            [("farm", 'listen = "h:1"'), ("barn", 'listen = "h:1"')],
+            "neighbour.listen is h:1, where we wait",
+        ),
+    ],
+)
+def test_neighbours_that_make_no_sense_are_told(
+    tmp_path: Path, tables: list[tuple[str, str]], told: str
+) -> None:
+    more = "".join(NEIGHBOUR.format(*table) for table in tables)
+    with pytest.raises(ManifestError, match=told):
+        load_compute(write(tmp_path, TEXT + more))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [

@@ -152,3 +152,61 @@ def test_input_gradients_go_back_as_far_as_something_trains(
 ) -> None:
     job = chained(tmp_path, FARM, cut=cut)
     assert [returns_at(job, party=party) for party in range(2)] == returns
+
+
+DIRECT = FARM | {"direct": True}
+FULL: dict[str, Any] = {"cut": {"bottom": 2, "top": -1, "mode": "full"}}
+
+
+def test_a_direct_chain_is_another_job_than_a_relayed_one(tmp_path: Path) -> None:
+    relayed, direct = chained(tmp_path, FARM), chained(tmp_path, DIRECT)
+    assert (relayed.direct, direct.direct) == (False, True)
+    assert relayed.digest() != direct.digest()
+    assert chained(tmp_path, FARM | {"direct": False}).digest() == relayed.digest()
+
+
+@pytest.mark.parametrize(
+    ("tables", "changes", "sentence"),
+    [
+        ([DIRECT, BARN], {}, "chain.direct is true for others and not for barn"),
+        (
+            [DIRECT],
+            {**FULL, "optimiser": {"clip_norm": 1.0}},
+            "optimiser.clip_norm needs a step's end",
+        ),
+        (
+            [DIRECT],
+            {
+                "model": {"task": "sequence-to-sequence"},
+                "data": {"label": None, "target": "said"},
+                "cut": {"bottom": 2, "top": -1, "stack": "decoder"},
+            },
+            "cut.stack is decoder, whose layers need the encoder's output",
+        ),
+        ([DIRECT], {"codec": {"inner": "lowrank-8"}}, "codec.inner is lowrank-8, which remembers"),
+        ([DIRECT], {"codec": {"activation": "lowrank-8"}}, "codec.activation is lowrank-8"),
+        ([DIRECT], {"schedule": {"epochs": 1, "staleness": 1}}, "schedule.staleness is 1"),
+        (
+            [DIRECT],
+            {"cut": {"bottom": 2, "top": -1, "cache": True}},
+            "cut.cache is for one compute",
+        ),
+    ],
+)
+def test_what_a_direct_chain_cannot_do_is_refused_by_name(
+    tmp_path: Path, tables: list[dict[str, Any]], changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ManifestError, match=sentence):
+        chained(tmp_path, *tables, **changes)
+
+
+def test_stages_and_canaries_are_for_relayed_chains(tmp_path: Path) -> None:
+    path = write_chain(tmp_path, DIRECT)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text + '\n[[codec.stage]]\nafter = 3\noutput = "int8"\n', encoding="utf-8")
+    with pytest.raises(ManifestError, match=r"codec\.stage is not to be had with chain\.direct"):
+        load_job(path)
+    (tmp_path / "canary.jsonl").touch()
+    path.write_text(text + '\n[canary]\nfile = "canary.jsonl"\n', encoding="utf-8")
+    with pytest.raises(ManifestError, match=r"canary\.file keeps frames"):
+        load_job(path)

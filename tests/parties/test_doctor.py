@@ -105,6 +105,21 @@ def test_a_settings_file_says_whom_to_reach(bank: Identity, registrar: str, tmp_
     assert (code, "ok    own port" in shown) == (0, True)
 
 
+def test_neighbours_of_a_direct_chain_are_examined_as_compute_parties(
+    bank: Identity, registrar: str, tmp_path: Path
+) -> None:
+    settings = tmp_path / "compute.toml"
+    (tmp_path / "policy.toml").touch()
+    settings.write_text(
+        f'[run]\nfolder = "runs"\n[identity]\nfolder = "{bank.folder}"\n'
+        '[policy]\nfile = "policy.toml"\n[peer]\nparty = "lab"\nlisten = "127.0.0.1:0"\n'
+        f'[[neighbour]]\nparty = "farm"\ndial = "{registrar}"\n'
+    )
+    code, shown = run(str(settings))
+    assert code == 4
+    assert "expected spiffe://fed.example/party/farm/role/compute" in shown
+
+
 def test_a_settings_file_that_is_wrong_is_a_manifest_error(tmp_path: Path) -> None:
     settings = tmp_path / "job.toml"
     settings.write_text("[data]\n")

@@ -233,6 +233,20 @@ def test_a_chain_is_planned_with_its_inner_cuts_as_they_are(tmp_path: Path) -> N
     assert "staleness = 1 would" not in shown.stdout
 
 
+def test_a_direct_chain_is_planned_as_such(tmp_path: Path) -> None:
+    found = []
+    for direct in (False, True):
+        table = {**CHAIN["[chain]"], "direct": direct}
+        codec = {**FULL["codec"], "inner": "fp16", "inner_gradient": "fp16"}
+        path = make_job(tmp_path, changes={**FULL, "codec": codec, "[chain]": table})
+        (tmp_path / "speeds.toml").write_text(write_speeds(SPEEDS), encoding="utf-8")
+        found.append(planned(path)["job"])
+    relayed, direct = found
+    assert direct["step_s"] < relayed["step_s"]
+    assert direct["up_bytes"] < relayed["up_bytes"]
+    assert "compute 1 > compute 2" in direct["busy_s"]
+
+
 def test_a_chain_without_a_layer_for_its_last_party_is_not_planned(tmp_path: Path) -> None:
     path = make_job(tmp_path, changes={**FULL, "[chain]": CHAIN["[chain]"] | {"first": 5}})
     (tmp_path / "speeds.toml").write_text(write_speeds(SPEEDS), encoding="utf-8")

@@ -39,6 +39,7 @@ def test_every_shipped_policy_is_listed_with_what_leaves_under_it_and_its_file()
     assert code == 0
     assert NAMES == [
         "compute",
+        "compute-direct",
         "decoder",
         "demo",
         "discriminator",
@@ -67,7 +68,8 @@ def test_what_is_shown_is_the_file_and_can_be_kept(tmp_path: Path, name: str) ->
 
 def test_a_policy_that_does_not_ship_is_answered_with_those_that_do() -> None:
     with pytest.raises(
-        ManifestError, match="compute, decoder, demo, discriminator, encoder, generator, research"
+        ManifestError,
+        match="compute, compute-direct, decoder, demo, discriminator, encoder, generator, research",
     ):
         run("show", "../cli")
 

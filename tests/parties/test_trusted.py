@@ -326,3 +326,12 @@ def test_each_command_is_taught_by_example(command: str) -> None:
     done = CliRunner().invoke(trusted.app, [command, "--help"])
     assert done.exit_code == 0
     assert f"splitlearn trusted {command} job.toml" in done.output
+
+
+def test_a_direct_chain_goes_on_with_no_text(tmp_path: Path) -> None:
+    table = {"party": "farm", "dial": "127.0.0.1:2", "first": 2, "direct": True}
+    job = make_clinic(tmp_path, {**CAUSAL, "[chain]": table}, family="gpt2")
+    with pytest.raises(
+        ManifestError, match=r"chain\.direct is true, and texts are gone on with by way"
+    ):
+        trusted.generate(job, prompt="the old film", threads=1)

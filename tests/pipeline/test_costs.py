@@ -106,6 +106,20 @@ def test_a_chain_shares_the_trunk_out_and_what_lies_between_is_paid_twice() -> N
     assert chain.relay_backward_s == pytest.approx(in_s[1] + out_s[1])
 
 
+def test_a_direct_chain_pays_for_what_lies_between_on_no_link_of_the_trusted_party() -> None:
+    slow_back = Link.of(mbit=100, rtt_ms=20, mbit_back=50)
+    alone, direct = (
+        cost(one, speeds=SPEEDS, link=slow_back) for one in (GIVEN, replace(FARMED, direct=True))
+    )
+    chain, relayed = direct.chain, cost(FARMED, speeds=SPEEDS, link=slow_back).chain
+    assert not chain.relayed
+    assert (direct.up, direct.down) == (alone.up, alone.down)
+    assert (chain.hops, chain.back_hops) == (relayed.hops, relayed.back_hops)
+    assert chain.between == slow_back.down
+    assert direct.largest >= chain.hops[0]
+    assert direct.limit_s <= simulate(chain).step_s < simulate(relayed).step_s
+
+
 def test_a_chain_without_gradients_relays_none() -> None:
     found = cost(replace(FARMED, gradients=False, returns=False), speeds=SPEEDS, link=LINK)
     assert found.chain.back_hops == ()

@@ -151,7 +151,7 @@ def test_a_job_and_its_offer_have_the_same_plan_but_for_sizes(
     job = load_job(make_job(tmp_path, changes=changes))
     offered = plan_of_offer(prepare(job).run.offer)
     (told,) = plans_of_job(job)
-    for name in ("mode", "returns_input_gradient", "narrow", "codecs", "columns"):
+    for name in ("mode", "returns_input_gradient", "narrow", "codecs", "columns", "rows"):
         assert getattr(offered, name) == getattr(told, name), name
     assert (told.examples, told.longest, told.unknown) == (8, 16, ())
     assert (offered.examples, offered.longest) == (0, 0)
@@ -322,8 +322,33 @@ def test_a_chain_does_not_get_past_a_limit_on_columns_between_two_parties(tmp_pa
     assert "gradient out" not in second
 
 
-def test_a_chains_offers_have_the_same_plans_as_its_job(tmp_path: Path) -> None:
-    changes: Changes = {**BOTTOM, "[chain]": CHAIN["[chain]"]}
+def test_in_a_direct_chain_each_party_is_foreseen_with_what_is_exchanged_with_it(
+    tmp_path: Path,
+) -> None:
+    """So a policy that lets no wide gradient leave lets such a chain train, where it is narrow above."""
+    standard = load(POLICIES / "standard.toml")
+    tight = msgspec.structs.replace(
+        standard,
+        rules=tuple(
+            msgspec.structs.replace(rule, max_columns=8) if rule.id == "gradient" else rule
+            for rule in standard.rules
+        ),
+    )
+    found = []
+    for direct in (True, False):
+        table = {**CHAIN["[chain]"], "direct": direct}
+        job = load_job(make_job(tmp_path, changes={**NARROW, "[chain]": table}))
+        found.append([foresee(tight, plan) for plan in plans_of_job(job)])
+    (first, last), (relayed, _) = found
+    rows = [{each.facts.kind for each in said if each.facts.rows} for said in (first, last)]
+    assert rows == [{Kind.ACTIVATION}, {Kind.OUTPUT, Kind.GRADIENT}]
+    assert rules_of(first) == rules_of(last) == {}
+    assert rules_of(relayed)["gradient out"] == ["gradient.max_columns"]
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_chains_offers_have_the_same_plans_as_its_job(tmp_path: Path, direct: bool) -> None:
+    changes: Changes = {**BOTTOM, "[chain]": {**CHAIN["[chain]"], "direct": direct}}
     job = load_job(make_job(tmp_path, changes=changes))
     hops = prepare(job).run.hops
     for told, hop in zip(plans_of_job(job), hops, strict=True):

@@ -28,7 +28,7 @@ from splitlearn.wire.limits import MAX_FRAME_BYTES
 from tests.door import POLICIES
 
 DEMO = load(POLICIES / "demo.toml")
-SHIPPED = ("strict", "standard", "research", "demo", "compute")
+SHIPPED = ("strict", "standard", "research", "demo", "compute", "compute-direct")
 GOOD = """
 name = "small"
 [[rules]]
@@ -155,7 +155,16 @@ def test_what_the_shipped_policies_watch_beyond_their_rules() -> None:
     )
     for name in ("strict", "standard"):
         assert load(POLICIES / f"{name}.toml").guard == Guard(label_correlation=0.9)
-    for name in ("research", "demo", "compute", "generator", "discriminator", "encoder", "decoder"):
+    for name in (
+        "research",
+        "demo",
+        "compute",
+        "compute-direct",
+        "generator",
+        "discriminator",
+        "encoder",
+        "decoder",
+    ):
         policy = load(POLICIES / f"{name}.toml")
         assert (policy.leakage, policy.guard) == (None, None)
 
@@ -170,9 +179,13 @@ def test_two_parties_under_the_committed_policies_can_hold_a_whole_conversation(
             - {Role.TRUSTED}
         },
     }
+    beside = load(POLICIES / "compute-direct.toml")
     for kind, pairs in MAY_SEND.items():
         for sender, receiver in pairs:
             mine, theirs = policies[sender], policies[receiver]
+            if sender is receiver:  # neighbours of a direct chain, which no other policy lets speak
+                assert mine.rule_for(kind, direction="out", peer=receiver) is None
+                mine = theirs = beside
             out = mine.rule_for(kind, direction="out", peer=receiver)
             into = theirs.rule_for(kind, direction="in", peer=sender)
             assert out is not None, (kind, sender)
@@ -191,6 +204,11 @@ def test_two_parties_under_the_committed_policies_can_hold_a_whole_conversation(
 def test_what_no_rule_names_is_refused(kind: Kind, direction: Direction, peer: Role) -> None:
     error = refusal(DEMO, Facts(direction=direction, peer=peer, kind=kind))
     assert error.rule == "no-rule"
+
+
+def test_a_compute_party_with_neighbours_says_to_its_trusted_party_what_any_other_does() -> None:
+    plain, beside = (load(POLICIES / f"{name}.toml") for name in ("compute", "compute-direct"))
+    assert tuple(rule for rule in beside.rules if rule.peer is Role.TRUSTED) == plain.rules
 
 
 def test_an_empty_policy_refuses_everything(tmp_path: Path) -> None:
@@ -261,7 +279,7 @@ def test_texts_are_gone_on_with_only_where_a_rule_says_so(tmp_path: Path) -> Non
     assert policy.digest != unsaid.digest
     Ledger(policy, spent={}).judge(generated)
     names = [n for n in SHIPPED for r in load(POLICIES / f"{n}.toml").rules if r.generating is True]
-    assert sorted(names) == ["compute", "research"]
+    assert sorted(names) == ["compute", "compute-direct", "research"]
 
 
 def test_a_rule_without_dtypes_lets_no_tensor_pass(tmp_path: Path) -> None:

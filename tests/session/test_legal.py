@@ -15,7 +15,13 @@ def test_only_the_next_number_is_taken(seq: int, what: str) -> None:
 
 def step(state: State, kind: Kind, sender: Role, receiver: Role) -> State:
     return next_state(
-        NEXT, state=state, kind=kind, sender=sender, receiver=receiver, view=lambda: "ours"
+        NEXT,
+        state=state,
+        kind=kind,
+        sender=sender,
+        receiver=receiver,
+        by=sender,
+        view=lambda: "ours",
     )
 
 

@@ -19,8 +19,10 @@ from splitlearn.wire.messages import (
     Detail,
     Empty,
     Finish,
+    Hops,
     Memory,
     Meta,
+    Neighbour,
     Norm,
     Offer,
     OptimiserSpec,
@@ -563,3 +565,83 @@ def test_a_whole_step_with_a_memory_is_legal() -> None:
     for who, kind in ((Role.TRUSTED, Kind.GRADIENT), (Role.COMPUTE, Kind.INPUT_GRADIENT)):
         pair.say(who, kind, msgspec.structs.replace(bare, memory=Memory(9, ())))
     assert pair.trusted.next_step == pair.compute.next_step == 1
+
+
+NEIGHBOUR = Neighbour("farm", "b" * 32, "e" * 64)
+FIRST, MIDDLE, LAST = Hops(None, NEIGHBOUR), Hops(NEIGHBOUR, NEIGHBOUR), Hops(NEIGHBOUR, None)
+
+
+def beside(hops: Hops, **terms: Any) -> Offer:
+    """An offer to a party of a direct chain."""
+    return msgspec.structs.replace(offer(**terms), detail=Detail(hops=hops))
+
+
+def test_the_first_party_of_a_direct_chain_is_sent_rows_and_gives_gradients_back() -> None:
+    pair = Pair().open(beside(FIRST))
+    for step in range(2):
+        for i in range(2):
+            pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(i, step=step))
+        for i in range(2):
+            pair.say(Role.COMPUTE, Kind.INPUT_GRADIENT, tensor(i, step=step))
+    assert pair.trusted.next_step == pair.compute.next_step == 2
+    pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, of=1, step=2, phase="evaluate"))
+    pair.say(Role.TRUSTED, Kind.CHECKPOINT, Step(2))
+    with pytest.raises(SessionError, match="output for train step 2"):
+        Pair().open(beside(FIRST), step=2).say(Role.COMPUTE, Kind.OUTPUT, tensor(0, step=2))
+
+
+@pytest.mark.parametrize("terms", [{"back": False}, {"mode": "features", "back": False}])
+def test_where_its_bottom_stands_still_the_first_party_is_only_sent_rows(
+    terms: dict[str, Any],
+) -> None:
+    pair = Pair().open(beside(FIRST, **terms))
+    for step in range(2):
+        for i in range(2):
+            pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(i, step=step))
+    assert pair.compute.next_step == 2
+    with pytest.raises(SessionError, match="expected the activation of step 2"):
+        pair.say(Role.COMPUTE, Kind.INPUT_GRADIENT, tensor(0, step=1))
+
+
+def test_the_last_party_of_a_direct_chain_gives_rows_and_is_sent_gradients() -> None:
+    pair = Pair().open(beside(LAST))
+    for i in range(2):
+        pair.say(Role.COMPUTE, Kind.OUTPUT, tensor(i))
+        pair.say(Role.TRUSTED, Kind.GRADIENT, tensor(i))
+    assert pair.trusted.next_step == pair.compute.next_step == 1
+    with pytest.raises(SessionError, match="expected the output of step 1"):
+        pair.say(Role.TRUSTED, Kind.ACTIVATION, tensor(0, step=1))
+    still = Pair().open(beside(LAST, mode="features", back=False))
+    still.say(Role.COMPUTE, Kind.OUTPUT, tensor(0, of=1))
+    with pytest.raises(SessionError, match="gradient"):
+        still.say(Role.TRUSTED, Kind.GRADIENT, tensor(0, of=1))
+
+
+def test_with_a_party_in_the_middle_no_tensor_is_exchanged_and_checkpoints_name_the_step() -> None:
+    pair = Pair().open(beside(MIDDLE))
+    pair.say(Role.TRUSTED, Kind.CHECKPOINT, Step(4))
+    pair.say(Role.COMPUTE, Kind.SAVED, Step(4))
+    pair.settle()
+    with pytest.raises(SessionError, match="names step 3"):
+        pair.say(Role.TRUSTED, Kind.CHECKPOINT, Step(3))
+    for who, kind in ((Role.TRUSTED, Kind.ACTIVATION), (Role.COMPUTE, Kind.OUTPUT)):
+        with pytest.raises(SessionError, match="expected no tensor here of step 0"):
+            Pair().open(beside(MIDDLE)).say(who, kind, tensor(0))
+
+
+@pytest.mark.parametrize(
+    "offered",
+    [
+        beside(Hops(None, None)),
+        beside(FIRST, staleness=1, back=False),
+        beside(FIRST, mode="side", back=False),
+        beside(LAST, purpose="generate"),
+        msgspec.structs.replace(offer(), detail=Detail(hops=FIRST, clips=True)),
+        msgspec.structs.replace(offer(mode="features"), detail=Detail(hops=FIRST, repeats=True)),
+    ],
+)
+def test_neighbours_are_for_exact_steps_only(offered: Offer) -> None:
+    with pytest.raises(SessionError, match="names neighbours; what goes straight"):
+        Session(Role.TRUSTED, Role.COMPUTE).stamp(Kind.OFFER, offered)
+    with pytest.raises(SessionError, match="names neighbours; what goes straight"):
+        Session(Role.COMPUTE, Role.TRUSTED).check(Kind.OFFER, offered, seq=1)

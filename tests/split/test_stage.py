@@ -277,6 +277,14 @@ def test_the_parts_of_a_chain_one_after_the_other_are_the_trunk(cut: Cut) -> Non
     assert torch.equal(o_BTD, whole(h_BTD, lengths=batch.lengths))
 
 
+def test_a_direct_chain_has_one_remote_stage_for_all_its_parts() -> None:
+    cut = Cut(1, 4)
+    local, parts = split_chain(factored("bert", cut), cut=cut, starts=(2, 3), direct=True)
+    assert sum(isinstance(layer, RemoteStage) for layer in layers_of(local)) == 1
+    assert len(parts) == 3
+    assert len(slots_of(local, cut=cut).trunk) == 1
+
+
 def test_the_slots_of_a_local_part_of_a_chain_are_its_own_layers_and_remote_stages() -> None:
     cut = Cut(1, 3)
     local, _ = split_chain(factored("bert", cut), cut=cut, starts=(2,))

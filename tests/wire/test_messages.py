@@ -16,6 +16,7 @@ from splitlearn.wire import (
     Accept,
     Ask,
     BottleneckSpec,
+    Bridge,
     CodecSpec,
     Countersigned,
     CutSpec,
@@ -122,6 +123,9 @@ EXAMPLES: dict[Kind, Meta] = {
     Kind.WANT: Want(51, "train", (28_999, 4, 170)),
     Kind.NORM: Norm(51, (2.25, 2.0**-60)),
     Kind.SCALE: Scale(51, 0.625),
+    Kind.BRIDGE: Bridge(
+        *("news-1", "b" * 32, "0" * 64, "e" * 64, "train", "full", 4, "int8+zstd", "fp16")
+    ),
 }
 
 
