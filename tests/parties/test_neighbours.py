@@ -83,7 +83,7 @@ def test_who_was_told_of_a_bridge_first_waits_until_the_other_hears_of_it(
     """The trusted party tells one after the other: what comes too early must not be lost."""
     host, farm = both
     with ThreadPoolExecutor(1) as other:
-        here = other.submit(host.find, bridge("a", "farm"), timeout_s=2.0)
+        here = other.submit(host.find, bridge("a", "farm"), timeout_s=1.0)
         far = farm.find(bridge("b", "host"), timeout_s=WAIT_S)
         with pytest.raises(ChannelError):
             here.result(WAIT_S)
@@ -97,7 +97,7 @@ def test_of_two_bridges_that_come_too_early_the_newer_one_stands(
 ) -> None:
     host, farm = both
     with ThreadPoolExecutor(1) as other:
-        here = other.submit(host.find, bridge("a", "farm"), timeout_s=3.0)
+        here = other.submit(host.find, bridge("a", "farm"), timeout_s=1.5)
         for letter in "bc":
             farm.find(bridge(letter, "host"), timeout_s=WAIT_S)
             time.sleep(0.3)
