@@ -14,6 +14,7 @@ from parties.exporting import Figures, MetricsHost, MetricsPort, exporting
 
 if TYPE_CHECKING:
     from splitlearn.channel import Conversation
+    from splitlearn.engine.device import Device
     from splitlearn.identity import Identity
     from splitlearn.manifest import Compute
     from splitlearn.policy import Policy
@@ -40,6 +41,7 @@ def compute(
     compute.toml:
         \\[run]
         folder = "runs"             # logs, checkpoints, received weights
+        device = "cuda"             # optional: where the trunk runs; else the CPU
         \\[identity]
         folder = "identity"         # what splitlearn join made
         \\[peer]
@@ -69,6 +71,9 @@ def compute(
     rules = policy.load(table.policy.file)
     identity = Identity.load(table.identity.folder)
     _check_folder(table.run.folder)
+    from splitlearn.engine.device import find_device
+
+    device = find_device(table.run.device, precision=table.run.precision, file=settings)
     with (
         interruptible("start it again to go on"),
         exporting(metrics_port, host=metrics_host) as figures,
@@ -79,7 +84,12 @@ def compute(
             reach,
             runs=runs,
             serve=lambda channel: _serve(
-                channel, table=table, identity=identity, rules=rules, figures=figures
+                channel,
+                table=table,
+                identity=identity,
+                rules=rules,
+                figures=figures,
+                device=device,
             ),
         )
 
@@ -91,6 +101,7 @@ def _serve(
     identity: "Identity",
     rules: "Policy",
     figures: Figures,
+    device: "Device",
 ) -> None:
     """One run, however often its trusted party comes back."""
     from parties.console import Display, console
@@ -143,6 +154,7 @@ def _serve(
                 place_of=lambda _: place,
                 deadline_s=table.run.deadline_s,
                 observe=all_of(display, figures),
+                device=device,
             )
             figures.follow(engine)
             while True:
