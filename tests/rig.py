@@ -18,6 +18,7 @@ from splitlearn.engine.arriving import RunPlace
 from splitlearn.engine.bases import state_of
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.compute import ComputeEngine
+from splitlearn.engine.device import CPU, Device
 from splitlearn.engine.events import Event
 from splitlearn.engine.line import Peer
 from splitlearn.engine.run import TrustedRun
@@ -233,6 +234,7 @@ class ComputeThread(threading.Thread):
         deadline_s: float = 20.0,
         observe: Callable[[Event], None] = lambda _: None,
         overlap: bool = True,
+        device: Device = CPU,
     ) -> None:
         super().__init__(daemon=True)
         self.error: BaseException | None = None
@@ -248,6 +250,7 @@ class ComputeThread(threading.Thread):
             deadline_s=deadline_s,
             observe=observe,
             overlap=overlap,
+            device=device,
         )
         self.start()
 
@@ -313,12 +316,13 @@ def run_in_memory(
     policy: str = "demo.toml",
     compute_policy: str = "compute.toml",
     clock: Callable[[], float] = time.time,
+    device: Device = CPU,
 ) -> Result:
-    """Train to the end over a memory channel."""
+    """Train to the end over a memory channel. device: of the compute party."""
     trusted = trusted_party(tmp_path, policy=policy, clock=clock)
     compute = compute_party(tmp_path, policy=compute_policy, clock=clock)
     ours, theirs = pair()
-    thread = ComputeThread(compute, theirs, overlap=run.overlap)
+    thread = ComputeThread(compute, theirs, overlap=run.overlap, device=device)
     engine = trusted_engine(run, trusted, ours)
     engine.train(steps)
     trunk = engine.finish(fetch=True)
