@@ -134,3 +134,12 @@ def move(model: nn.Module) -> nn.Module:
             owner, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(owner), leaf, model.get_parameter(first))
     return model
+
+
+_tensor = torch.tensor
+
+
+def tensor(data: object, *, device: torch.device | None = None, **more: Any) -> Tensor:
+    """In place of torch.tensor, which makes nothing on a device written in Python."""
+    made = _tensor(data, **more)
+    return made if device is None else made.to(device)
