@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils._python_dispatch import return_and_correct_aliasing
+from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "elsewhere"
@@ -143,3 +143,11 @@ def tensor(data: object, *, device: torch.device | None = None, **more: Any) -> 
     """In place of torch.tensor, which makes nothing on a device written in Python."""
     made = _tensor(data, **more)
     return made if device is None else made.to(device)
+
+
+_Generator = torch.Generator
+
+
+def generator(_: torch.device | None = None) -> torch.Generator:
+    """In place of torch.Generator: the CPU's draws for this device."""
+    return _Generator()
