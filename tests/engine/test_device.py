@@ -267,3 +267,38 @@ def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ManifestError, match=r'"cuda:1", and .* finds 1 such here'):
         find_device("cuda:1", precision="float32", file="job.toml")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["bert", "llama", "t5"])
+def test_a_real_device_trains_as_the_cpu_does(tmp_path: Path, family: str) -> None:
+    def run() -> TrustedRun:
+        return cut_run(tiny_model(family), optimiser=SGD)
+
+    here = trained(tmp_path / "here", run, ours=CPU, theirs=CPU)
+    assert_alike(here, trained(tmp_path / "there", run, ours=GPU, theirs=GPU), atol=1e-3)
+    assert_alike(here, trained(tmp_path / "theirs", run, ours=CPU, theirs=GPU), atol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", RUNS)
+def test_every_way_to_train_runs_on_a_real_device_in_bf16(tmp_path: Path, name: str) -> None:
+    half = replace(find_device("cuda", precision="bf16", file="job.toml"))
+    here = trained(tmp_path / "here", RUNS[name], ours=CPU, theirs=CPU)
+    there = trained(tmp_path / "there", RUNS[name], ours=half, theirs=half)
+    assert there.losses == pytest.approx(here.losses, rel=0.1)
+
+
+@pytest.mark.gpu
+def test_a_run_on_a_real_device_is_resumed(tmp_path: Path) -> None:
+    whole = trained(tmp_path / "whole", RUNS["checkpoints"], ours=GPU, theirs=GPU)
+    assert_alike(whole, resumed(tmp_path / "resumed", first=GPU, then=GPU), atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["llama", "mistral", "bart"])
+def test_texts_are_gone_on_with_on_a_real_device(tmp_path: Path, family: str) -> None:
+    one, two = (written(tmp_path / name, tiny_model(family), GPU) for name in ("one", "two"))
+    assert all(map(torch.equal, one, two))  # drawn from one seed
+    (_, here), (_, there) = written(tmp_path / "here", tiny_model(family), CPU), one
+    assert torch.equal(here, there)  # the likeliest
