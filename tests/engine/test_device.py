@@ -25,11 +25,13 @@ from splitlearn.errors import ManifestError
 from splitlearn.leakage import Budget
 from splitlearn.manifest import load_job
 from splitlearn.split.cut import Bottleneck, Cut
+from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import LoraSpec, OptimiserSpec
 from tests import elsewhere
 from tests.crossed import crossed_model
 from tests.elsewhere import ELSEWHERE
 from tests.engine.test_generation import DRAWN, PROMPT, TWO, offered
+from tests.engine.test_remote import connected, own_loop
 from tests.exactness.test_engine import batches
 from tests.exactness.test_side import side_run
 from tests.jobs import make_job, public_lines
@@ -203,6 +205,27 @@ def test_what_is_scored_comes_home(tmp_path: Path) -> None:
         "start_logits": "cpu",
         "end_logits": "cpu",
     }
+
+
+def test_somebodys_own_loop_elsewhere_goes_through_a_remote_trunk(tmp_path: Path) -> None:
+    losses = []
+    for device in (CPU, THERE):
+        run = cut_run(tiny_model("bert", dropout=0.0))
+        if device is THERE:
+            elsewhere.move(run.local)
+
+        def steps(step: int, run: TrustedRun = run, device: Device = device) -> list[Batch]:
+            return [
+                replace(b, inputs=device.take_all(b.inputs), labels=device.take_all(b.labels))
+                for b in batches(run.local, step)
+            ]
+
+        with connected(tmp_path / device.at.type, run) as room:
+            room.trunk.open()
+            losses.append(own_loop(run, steps, last=2))
+            room.trunk.close()
+            room.trunk.end()
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 def test_leakage_is_measured_elsewhere_as_it_is_here(tmp_path: Path) -> None:
