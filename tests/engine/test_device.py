@@ -4,6 +4,7 @@ The other device is tests/elsewhere.py's, which every machine has. Tests marked 
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -290,6 +291,13 @@ def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ManifestError, match=r'"cuda:1", and .* finds 1 such here'):
         find_device("cuda:1", precision="float32", file="job.toml")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Old Card")
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    with pytest.raises(ManifestError, match=r'run.precision is "bf16", and Old Card computes no'):
+        find_device("cuda", precision="bf16", file="job.toml")
+    found = find_device("cuda", precision="float32", file="job.toml")
+    assert found == Device(torch.device("cuda", 0))
 
 
 @pytest.mark.gpu
@@ -306,7 +314,7 @@ def test_a_real_device_trains_as_the_cpu_does(tmp_path: Path, family: str) -> No
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", RUNS)
 def test_every_way_to_train_runs_on_a_real_device_in_bf16(tmp_path: Path, name: str) -> None:
-    half = replace(find_device("cuda", precision="bf16", file="job.toml"))
+    half = find_device("cuda", precision="bf16", file="job.toml")
     here = trained(tmp_path / "here", RUNS[name], ours=CPU, theirs=CPU)
     there = trained(tmp_path / "there", RUNS[name], ours=half, theirs=half)
     assert there.losses == pytest.approx(here.losses, rel=0.1)
