@@ -56,9 +56,9 @@ def find_device(name: str, *, precision: str, file: Path | str) -> Device:
         there = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (at.index or 0) >= there:
             found = f"finds {there} such" if there else "finds none"
-            build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs only"
+            build = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
             raise ManifestError(
-                f'{file}: run.device is "{name}", and torch, built for {build}, {found} here; see that '
+                f'{file}: run.device is "{name}", and torch, built {build}, {found} here; see that '
                 'nvidia-smi names the device, or take "cpu"'
             )
         at = torch.device("cuda", at.index or 0)

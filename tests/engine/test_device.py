@@ -6,6 +6,7 @@ The other device is tests/elsewhere.py's, which every machine has. Tests marked 
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,12 @@ from splitlearn.engine.generation import Sampling
 from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.prepare import prepare
 from splitlearn.engine.run import TrustedRun
+from splitlearn.engine.seeds import seeded
 from splitlearn.errors import ManifestError
 from splitlearn.leakage import Budget
 from splitlearn.manifest import load_job
 from splitlearn.split.cut import Bottleneck, Cut
+from splitlearn.split.stage import factor, remote_stage, split
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import LoraSpec, OptimiserSpec
 from tests import elsewhere
@@ -86,6 +89,26 @@ def cut_run(
 
 
 @pytest.mark.parametrize("family", [*ENCODERS, *DECODERS, *WRITERS])
+def test_every_familys_parts_stay_elsewhere_forward_and_back(family: str) -> None:
+    losses = []
+    for device in (CPU, THERE):
+        model = family_of(family)
+        batch = batches(model, 0)[0]
+        local, trunk = split(factor(model, cut=CUT, bases={}), cut=CUT)
+        if device is THERE:
+            elsewhere.move(local)
+        trunk.to(device.at)
+        remote_stage(local).exchange = partial(trunk, lengths=batch.lengths)
+        with seeded(0, step=0, micro_batch=0, stage="trunk"):
+            loss = local(**device.take_all({**batch.inputs, **batch.labels}))["loss"]
+        loss.backward()
+        weights = [*local.parameters(), *(p for p in trunk.parameters() if p.requires_grad)]
+        assert {p.grad.device for p in weights if p.grad is not None} == {device.at}
+        losses.append(loss.item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("family", ["distilbert", "gpt2", "t5"])
 def test_both_parties_elsewhere_compute_what_they_do_here(tmp_path: Path, family: str) -> None:
     def make() -> TrustedRun:
         return cut_run(family_of(family), total=1)
@@ -158,7 +181,7 @@ def resumed(folder: Path, *, first: Device, then: Device) -> Result:
     return result
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "bart"])
+@pytest.mark.parametrize("family", ["mistral", "bart"])
 def test_texts_are_gone_on_with_elsewhere(
     tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,7 +265,7 @@ def test_leakage_is_measured_elsewhere_as_it_is_here(tmp_path: Path) -> None:
     assert there.labels.best.auc == pytest.approx(here.labels.best.auc, abs=0.01)
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "t5"])
+@pytest.mark.parametrize("family", ["bert", "t5"])
 def test_a_party_in_bf16_trains_nearly_as_in_float32(tmp_path: Path, family: str) -> None:
     def run() -> TrustedRun:
         return cut_run(family_of(family))
