@@ -214,9 +214,8 @@ class Trunk(nn.Module):
             given["cache"] = cache
         (rotary,) = self._rotary
         if rotary is not None:
-            rotary.to(
-                h_BTD.device
-            )  # not among the modules, so that the trunk's move left it behind
+            # Not among the modules, so that the trunk's move left it behind.
+            rotary.to(h_BTD.device)
             given["position_embeddings"] = rotary(h_BTD, position_ids=positions_BT)
         for module in self.in_order():
             h_BTD = module(h_BTD, **given)
