@@ -15,6 +15,7 @@ from parties.exporting import Figures, MetricsHost, MetricsPort, exporting
 if TYPE_CHECKING:
     from parties.neighbours import Neighbourhood
     from splitlearn.channel import Conversation
+    from splitlearn.engine.device import Device
     from splitlearn.identity import Identity
     from splitlearn.manifest import Compute
     from splitlearn.policy import Policy
@@ -41,6 +42,7 @@ def compute(
     compute.toml:
         \\[run]
         folder = "runs"             # logs, checkpoints, received weights
+        device = "cuda"             # optional: where the trunk runs; else the CPU
         \\[identity]
         folder = "identity"         # what splitlearn join made
         \\[peer]
@@ -74,6 +76,9 @@ def compute(
     rules = policy.load(table.policy.file)
     identity = Identity.load(table.identity.folder)
     _check_folder(table.run.folder)
+    from splitlearn.engine.device import find_device
+
+    device = find_device(table.run.device, precision=table.run.precision, file=settings)
     with (
         interruptible("start it again to go on"),
         exporting(metrics_port, host=metrics_host) as figures,
@@ -91,6 +96,7 @@ def compute(
                 rules=rules,
                 figures=figures,
                 neighbourhood=neighbourhood,
+                device=device,
             ),
         )
 
@@ -103,6 +109,7 @@ def _serve(
     rules: "Policy",
     figures: Figures,
     neighbourhood: "Neighbourhood",
+    device: "Device",
 ) -> None:
     """One run, however often its trusted party comes back."""
     from parties.console import Display, console
@@ -158,6 +165,7 @@ def _serve(
                 deadline_s=table.run.deadline_s,
                 observe=all_of(display, figures),
                 neighbours=street if neighbourhood else None,
+                device=device,
             )
             figures.follow(engine)
             while True:

@@ -17,7 +17,9 @@ from splitlearn.roles import Role
 
 if TYPE_CHECKING:
     from splitlearn.identity import Finding, PartyName
+    from splitlearn.manifest.compute import ComputeRunTable
     from splitlearn.manifest.fields import PeerTable
+    from splitlearn.manifest.tables import RunTable
 
 __all__ = ["doctor"]
 
@@ -82,7 +84,21 @@ def _findings(aim: "_Aim") -> "tuple[Finding, ...]":
         findings = (*findings, check_listen(aim.listen))
     if aim.control is not None:
         findings = (*findings, check_port(aim.control, deadline_s=_OPINION_S))
-    return findings
+    return findings if aim.computes is None else (*findings, _device(*aim.computes))
+
+
+def _device(settings: Path, name: str, precision: str) -> "Finding":
+    """Is the device there that this party is to compute on?"""
+    from splitlearn.engine.device import find_device
+    from splitlearn.identity import Finding
+
+    try:
+        find_device(name, precision=precision, file=settings)
+    except ManifestError as error:
+        what, _, remedy = str(error).partition("; ")
+        code = error.exit_code
+        return Finding("device", ok=False, what=what, remedy=remedy, exit_code=code)
+    return Finding("device", ok=True, what=f"{name} is there, for {precision}")
 
 
 def _coordinator_findings(aim: "_Aim", *, address: str) -> "tuple[Finding, ...]":
@@ -105,6 +121,8 @@ _CONVERSING = frozenset({Role.TRUSTED, Role.COMPUTE, Role.ENCODER, Role.DECODER}
 class _Aim:
     """Whose folder is examined, and which peer should be reached or awaited where.
 
+    computes: file, device and precision, of a party that asks for another than the CPU.
+
     coordinator: where a generator's rounds are called from, in place of a peer. control: the door of the
     coordinator on this machine, for a discriminator.
     """
@@ -116,6 +134,7 @@ class _Aim:
     role: str | None = None
     coordinator: str | None = None
     control: str | None = None
+    computes: tuple[Path, str, str] | None = None
 
 
 def _read_node(settings: Path) -> tuple[_Aim, ...]:
@@ -145,6 +164,7 @@ def _read(settings: Path) -> tuple[_Aim, ...]:
         return _read_hub(settings)
     if _has(settings, "coordinator"):
         return _read_node(settings)
+    computes = None
     # Of those that have data only a trusted party has a task, and only who sets the pace names the run;
     # each role's peer is the other one.
     if _has(settings, "data") and not _has(settings, "model", key="task"):
@@ -155,15 +175,23 @@ def _read(settings: Path) -> tuple[_Aim, ...]:
     elif _has(settings, "data"):
         job = load_job(settings)
         folder, peers, role = job.identity.folder, job.peers, Role.COMPUTE
+        computes = _computes(settings, job.run)
     else:
         table = load_compute(settings)
-        folder = table.identity.folder
+        folder, computes = table.identity.folder, _computes(settings, table.run)
         neighbours = (_aim(peer, folder=folder, role=Role.COMPUTE) for peer in table.neighbour)
-        return _aim(table.peer, folder=folder, role=Role.TRUSTED), *neighbours
-    return tuple(_aim(peer, folder=folder, role=role) for peer in peers)
+        host = _aim(table.peer, folder=folder, role=Role.TRUSTED, computes=computes)
+        return host, *neighbours
+    return tuple(_aim(peer, folder=folder, role=role, computes=computes) for peer in peers)
 
 
-def _aim(peer: "PeerTable", *, folder: Path, role: Role) -> _Aim:
+def _aim(
+    peer: "PeerTable",
+    *,
+    folder: Path,
+    role: Role,
+    computes: tuple[Path, str, str] | None = None,
+) -> _Aim:
     """At one peer of a settings file."""
     return _Aim(
         folder=folder,
@@ -171,7 +199,12 @@ def _aim(peer: "PeerTable", *, folder: Path, role: Role) -> _Aim:
         listen=str(peer.listen) if peer.listen and peer.listen.port else None,
         party=peer.party,
         role=role.value,
+        computes=computes,
     )
+
+
+def _computes(settings: Path, run: "RunTable | ComputeRunTable") -> tuple[Path, str, str] | None:
+    return None if run.device == "cpu" else (settings, run.device, run.precision)
 
 
 def _has(settings: Path, table: str, *, key: str | None = None) -> bool:

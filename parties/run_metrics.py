@@ -23,7 +23,7 @@ class RunMetrics(msgspec.Struct, frozen=True):
     seconds of each of its steps, rows the tokens that crossed the cuts in each phase, sent and
     received whole frames by kind, errors the mean relative error of what each kind sent through its
     codec, channel_*: with handshakes and control. epsilon: what each protection of labels gives, with
-    its delta, releases, unit and neighbouring relation.
+    its delta, releases, unit and neighbouring relation. device, precision: of this party.
     """
 
     scores: dict[str, float]
@@ -36,6 +36,8 @@ class RunMetrics(msgspec.Struct, frozen=True):
     channel_sent: int
     channel_received: int
     epsilon: tuple[dict[str, str | float], ...] = ()
+    device: str = "cpu"
+    precision: str = "float32"
 
 
 def write_metrics(
@@ -56,6 +58,8 @@ def write_metrics(
         channel_sent=sum(party.bytes_sent for party in work.parties),
         channel_received=sum(party.bytes_received for party in work.parties),
         epsilon=tuple(msgspec.to_builtins(found) for found in protected),
+        device=manifest.run.device,
+        precision=manifest.run.precision,
     )
     path = manifest.run.folder / METRICS
     try:

@@ -19,6 +19,7 @@ from splitlearn.engine.bases import state_of
 from splitlearn.engine.bridge import Neighbours
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.compute import ComputeEngine
+from splitlearn.engine.device import CPU, Device
 from splitlearn.engine.events import Event
 from splitlearn.engine.line import Peer
 from splitlearn.engine.run import TrustedRun
@@ -235,6 +236,7 @@ class ComputeThread(threading.Thread):
         observe: Callable[[Event], None] = lambda _: None,
         overlap: bool = True,
         neighbours: Neighbours | None = None,
+        device: Device = CPU,
     ) -> None:
         super().__init__(daemon=True)
         self.error: BaseException | None = None
@@ -251,6 +253,7 @@ class ComputeThread(threading.Thread):
             observe=observe,
             overlap=overlap,
             neighbours=neighbours,
+            device=device,
         )
         self.start()
 
@@ -320,12 +323,13 @@ def run_in_memory(
     policy: str = "demo.toml",
     compute_policy: str = "compute.toml",
     clock: Callable[[], float] = time.time,
+    device: Device = CPU,
 ) -> Result:
-    """Train to the end over a memory channel."""
+    """Train to the end over a memory channel. device: of the compute party."""
     trusted = trusted_party(tmp_path, policy=policy, clock=clock)
     compute = compute_party(tmp_path, policy=compute_policy, clock=clock)
     ours, theirs = pair()
-    thread = ComputeThread(compute, theirs, overlap=run.overlap)
+    thread = ComputeThread(compute, theirs, overlap=run.overlap, device=device)
     engine = trusted_engine(run, trusted, ours)
     engine.train(steps)
     trunk = engine.finish(fetch=True)

@@ -50,7 +50,7 @@ class Checkpoints:
         try:
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True, mode=0o700)
-            save_file(_trained(model), part / _WEIGHTS)
+            save_file({n: t.cpu() for n, t in _trained(model).items()}, part / _WEIGHTS)
             tensors, state = _optimiser_state(stepper)
             save_file(tensors, part / _OPTIMISER)
             (part / _STATE).write_text(json.dumps({**state, "step": step, "extra": dict(extra)}))
@@ -128,7 +128,7 @@ def _optimiser_state(stepper: Stepper) -> tuple[dict[str, Tensor], dict[str, obj
         return {}, {"groups": [], "schedule": {}}
     whole = stepper.optimiser.state_dict()
     tensors = {
-        f"{index}.{key}": value.contiguous()
+        f"{index}.{key}": value.contiguous().cpu()
         for index, entry in whole["state"].items()
         for key, value in entry.items()
         if isinstance(value, Tensor)

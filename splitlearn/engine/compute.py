@@ -27,6 +27,7 @@ from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.clipping import scale, tell_norm
 from splitlearn.engine.coders import Coders, spans_of
 from splitlearn.engine.crossing import above_of, memory_of, take_apart
+from splitlearn.engine.device import CPU, Device
 from splitlearn.engine.events import Answered, Began, Finished, Observe, Saved
 from splitlearn.engine.kept import Kept
 from splitlearn.engine.optimiser import Stepper, build_stepper
@@ -48,9 +49,7 @@ from splitlearn.split.lora import adapt, check_targets, trained_state, trunk_blo
 from splitlearn.split.rows import pack, unpack
 from splitlearn.split.side import tap
 from splitlearn.split.stage import Trunk
-from splitlearn.split.weights import (
-    digest,
-)
+from splitlearn.split.weights import digest
 from splitlearn.wire.frames import Frame
 from splitlearn.wire.messages import (
     Accept,
@@ -136,12 +135,13 @@ class ComputeEngine:
         observe: Observe,
         overlap: bool = True,
         neighbours: Neighbours | None = None,
+        device: Device = CPU,
     ) -> None:
         """overlap: whether answers are encoded, logged and sent beside the sums. neighbours: whom this party
-        speaks with itself in a direct chain; none where it is ready for no such chain.
+        speaks with itself in a direct chain; none where it is ready for no such chain. device: of the trunk.
         """
         self._channel, self._open_gate, self._place_of = channel, open_gate, place_of
-        self._deadline_s, self._observe = deadline_s, observe
+        self._deadline_s, self._observe, self._device = deadline_s, observe, device
         self._overlap, self._neighbours = overlap, neighbours
         # Bytes of whole frames by kind, over all conversations of this engine.
         self.sent: Counter[Kind] = Counter()
@@ -211,6 +211,7 @@ class ComputeEngine:
         if offer.detail.lora is not None:
             adapt(trunk_blocks(loaded.trunk), offer.detail.lora)
         freeze_trunk(loaded.trunk, mode=offer.mode)
+        loaded.trunk.to(self._device.at)
         _go_to(loaded, step)
         loaded.bridges = bridges
         if bridges is not None:
@@ -234,14 +235,18 @@ class ComputeEngine:
             h_BTD = _tensor(talk, codec, frame, meta, width=entrance, joined=joined)
         else:
             beside, h_BTD = take_apart(_both(talk, codec, frame, meta, width=entrance), meta)
+            beside = Beside(self._device.take(beside.h_BSD), beside.lengths)
             beside.h_BSD.requires_grad_(training and offer.detail.memory_trains)
         samples = loaded.coders.keep(codec)
+        h_BTD = self._device.take(h_BTD)
         h_BTD.requires_grad_(training and offer.returns_input_gradient)
         set_training(loaded.trunk, training=training)
         place = {"step": meta.step, "micro_batch": meta.micro_batch}
         weights = loaded.versions.using(meta.step) if training else nullcontext()
-        with weights, seeded(offer.seed, **place, stage="trunk"), torch.set_grad_enabled(training):
+        seeds = seeded(offer.seed, **place, stage="trunk")
+        with weights, seeds, torch.set_grad_enabled(training), self._device.working():
             o_BTD = loaded.trunk(h_BTD, lengths=meta.lengths, cache=cache, beside=beside)
+        o_BTD = o_BTD.float()  # in whatever precision it was computed
         if training:
             entered = (h_BTD,) if beside is None else (beside.h_BSD, h_BTD)
             loaded.graphs[meta.step, meta.micro_batch] = (entered, o_BTD, meta)
@@ -259,10 +264,11 @@ class ComputeEngine:
         if above_of(at, meta, trains=loaded.offer.detail.memory_trains):
             above, g_BTD = take_apart(_both(talk, codec, frame, meta, width=width), meta)
             # Summed on from there, as one model would.
-            torch.autograd.backward([o_BTD, entered[0]], [g_BTD, above.h_BSD])
+            sums = [self._device.take(g_BTD), self._device.take(above.h_BSD)]
+            torch.autograd.backward([o_BTD, entered[0]], sums)
         else:
             g_BTD = _tensor(talk, codec, frame, meta, width=width, joined=joined)
-            torch.autograd.backward(o_BTD, g_BTD)
+            torch.autograd.backward(o_BTD, self._device.take(g_BTD))
         if loaded.offer.returns_input_gradient:
             self._give_back(talk, loaded, entered, meta, reply_to=frame.seq)
         if at.micro_batch == at.micro_batches - 1:

@@ -12,7 +12,7 @@ nothing else. Knows models and rows; never reads a log, sends, or decides what i
 # B batch, T tokens, D width, R columns that travel, N rows
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -105,7 +105,7 @@ def publics_of(prepared: Prepared, *, max_length: int) -> Publics:
         load_weights(trunk, {name: state[name] for name in names}, group=group)
     return Publics(
         local=prepared.model,
-        trunk=trunk,
+        trunk=trunk.to(prepared.model.device),
         cut=prepared.cut,
         codec=codecs_of(msgspec.structs.asdict(offer.codecs), prepared.run.groups["bases"])[
             Kind.ACTIVATION
@@ -155,6 +155,7 @@ def preflight(
             "cut.stack gives layers of a decoder away, and no attack here knows a decoder's rows yet; they "
             "tell the target as those of an encoder tell the text, which a preflight without it measures"
         )
+    prepared.model.to(prepared.run.device.at)  # type: ignore[arg-type]
     publics, offer = publics_of(prepared, max_length=max_length), prepared.run.offer
     lines = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
     if len(lines) < MIN_TEXTS:
@@ -204,8 +205,8 @@ def known_of(publics: Publics, texts: Sequence[Sequence[int]]) -> Known:
         if receive is None:
             return rows_NR
         with torch.no_grad():
-            widened: Tensor = receive(rows_NR[None])[0]
-        return widened
+            widened: Tensor = receive(rows_NR[None].to(publics.local.device))[0]
+        return widened.cpu()
 
     embeddings = publics.local.get_input_embeddings()
     assert isinstance(embeddings, torch.nn.Embedding), "the families we know have a table of words"
@@ -225,7 +226,8 @@ def _forward(publics: Publics, ids_BT: Tensor, lengths: tuple[int, ...]) -> Tens
     _stand_still(local)
     mask_BT = mask_of(lengths, width=ids_BT.shape[1]).long()
     with torch.no_grad():
-        flight = Flight(local, inputs={"input_ids": ids_BT * mask_BT, "attention_mask": mask_BT})
+        inputs = {"input_ids": ids_BT * mask_BT, "attention_mask": mask_BT}
+        flight = Flight(local, inputs=_moved(inputs, local))
         rows_NR = pack(flight.to_cut(), lengths=lengths)
     flight.abandon()
     local.train(training)
@@ -269,7 +271,7 @@ def _gradient(publics: Publics, prepared: Prepared, made: Batch) -> Tensor:
     local, run = publics.local, prepared.run
     training = local.training
     _stand_still(local)
-    flight = Flight(local, inputs={**made.inputs, **made.labels})
+    flight = Flight(local, inputs=_moved({**made.inputs, **made.labels}, local))
     with torch.no_grad():
         h_BTD = publics.trunk.train(mode=False)(flight.to_cut(), lengths=made.lengths)
     h_BTD.requires_grad_(True)
@@ -313,10 +315,15 @@ def _at_full_width(local: PreTrainedModel, table_VE: Tensor) -> Tensor:
     """Word embeddings as wide as the hidden state, where a model keeps narrower ones (ELECTRA)."""
     project = getattr(local.base_model, "embeddings_project", None)
     if project is None:
-        return table_VE
+        return table_VE.cpu()
     with torch.no_grad():
         widened: Tensor = project(table_VE)
-    return widened
+    return widened.cpu()
+
+
+def _moved(inputs: Mapping[str, Tensor], model: PreTrainedModel) -> dict[str, Tensor]:
+    """To where the model is. What an attacker works with is on the CPU."""
+    return {name: tensor.to(model.device) for name, tensor in inputs.items()}
 
 
 def _telling(token: str) -> bool:

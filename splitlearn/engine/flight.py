@@ -38,6 +38,7 @@ def keep_memory(h_BSD: Tensor) -> Tensor:
     here = getcurrent()
     if not isinstance(here, _Forward):
         raise RuntimeError("the model was called outside a Flight")
+    h_BSD = h_BSD.float()  # gradients by it are summed with what comes over the link
     here.memory = Encoded(h_BSD, h_BSD.detach().requires_grad_(h_BSD.requires_grad))
     return here.memory.entered
 

@@ -22,6 +22,7 @@ from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput
 
+from splitlearn.engine.device import CPU, Device
 from splitlearn.engine.line import Line
 from splitlearn.engine.seeds import Draws
 from splitlearn.errors import ManifestError
@@ -93,14 +94,16 @@ def go_on(
     *,
     step: int,
     sampling: Sampling,
+    device: Device = CPU,
     told: Callable[[int], None] = lambda _: None,
 ) -> Tensor:
     """The texts with what the model adds to them, (B, S); or what a decoder above an encoder says of them.
 
-    lines: the compute parties, in the order of their layers. step: optimiser steps done. told: hears how
-    many tokens have been added.
+    lines: the compute parties, in the order of their layers. step: optimiser steps done. device: of the
+    local model. told: hears how many tokens have been added.
     """
-    draws = Draws(sampling.seed)
+    draws = Draws(sampling.seed, device=device.at)
+    ids_BT = device.take(ids_BT)
     texts, had = ids_BT.shape
     begun = 1 if local.config.is_encoder_decoder else had
     generate: Callable[..., Tensor] = GenerationMixin.generate
@@ -108,11 +111,11 @@ def go_on(
     work = greenlet(lambda: generate(local, **inputs))
     with torch.no_grad(), _chosen(local, sampling), _embedded(local) as embedded:
         try:
-            with draws.drawing():
+            with draws.drawing(), device.working():
                 left = work.switch()
             tokens = 0
             while not work.dead:
-                new_BT = embedded.pop()
+                new_BT = embedded.pop().cpu()
                 width = new_BT.shape[1]
                 tokens += width
                 batch = Batch({"input_ids": new_BT}, labels={}, lengths=(width,) * texts, items=0)
@@ -127,9 +130,9 @@ def go_on(
                     reply_to=0,
                 )
                 for line in lines:
-                    line.tensors.send(Kind.ACTIVATION, left, batch, place)
-                    entered = line.tensors.receive(Kind.OUTPUT, batch, place)
-                    with draws.drawing():
+                    line.tensors.send(Kind.ACTIVATION, left.float(), batch, place)
+                    entered = device.take(line.tensors.receive(Kind.OUTPUT, batch, place))
+                    with draws.drawing(), device.working():
                         left = work.switch(entered)
                 told(tokens - had + 1)
                 for line in lines:
@@ -139,12 +142,19 @@ def go_on(
                 not work.dead
             ):  # in here, or whether gradients are kept would be left as it stands there
                 work.throw()
-    result: Tensor = left
+    result: Tensor = left.cpu()
     told(result.shape[1] - begun)  # a decoder at home has said all of it by now
     return result
 
 
-def say(local: PreTrainedModel, output: ModelOutput, batch: Batch, *, sampling: Sampling) -> Tensor:
+def say(
+    local: PreTrainedModel,
+    output: ModelOutput,
+    batch: Batch,
+    *,
+    sampling: Sampling,
+    device: Device = CPU,
+) -> Tensor:
     """What a decoder above an encoder says of a batch whose `output` is there, (B, U), its first token too.
 
     Rows that end early are padded on the right. Nothing is sent: the encoder's last hidden states came
@@ -152,9 +162,10 @@ def say(local: PreTrainedModel, output: ModelOutput, batch: Batch, *, sampling: 
     """
     generate: Callable[..., Tensor] = GenerationMixin.generate
     rows = BaseModelOutput(last_hidden_state=output["encoder_last_hidden_state"])
-    mask_BT = batch.inputs["attention_mask"]
-    with torch.no_grad(), _chosen(local, sampling), Draws(sampling.seed).drawing():
-        return generate(local, encoder_outputs=rows, attention_mask=mask_BT)
+    mask_BT = device.take(batch.inputs["attention_mask"])
+    draws = Draws(sampling.seed, device=device.at)
+    with torch.no_grad(), _chosen(local, sampling), draws.drawing(), device.working():
+        return generate(local, encoder_outputs=rows, attention_mask=mask_BT).cpu()
 
 
 @contextmanager

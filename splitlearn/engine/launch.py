@@ -67,12 +67,13 @@ class Launcher:
         training, offer = place.phase == "train", self._run.offer
         inputs = {**batch.inputs, **batch.labels} if training else batch.seen
         passage = Passage(
-            Flight(self._run.local, inputs=inputs),
+            Flight(self._run.local, inputs=self._run.device.take_all(inputs)),
             self._lines,
             batch=batch,
             place=place,
             seed=offer.seed,
             gradients=training and offer.trains_trunk,
+            device=self._run.device,
             outputs=self._outputs,
             recalled=recalled,
         )

@@ -53,7 +53,7 @@ def save_run(folder: Path, *, job: Job, prepared: Prepared, state: Mapping[str, 
         adapt(trunk_blocks(trunk), lora)
         freeze_trunk(trunk, mode="lora")
         load_trained(trunk, {name: state[name] for name in trained_state(trunk)})
-    whole = merged(prepared.model, trunk=trunk, cut=cut)
+    whole = merged(prepared.model, trunk=trunk.to(prepared.model.device), cut=cut)
     if lora is not None:
         if not cut.narrow:
             freeze(whole, cut=cut, mode="lora", train_bottom=job.cut.train_bottom)

@@ -54,7 +54,8 @@ class LabelNoise:
         clipped = rows * (self.clip / norms.clamp(min=self.clip))
         noise = torch.from_numpy(gaussian(rows.numel())).reshape(rows.shape).to(rows.device)
         noisy = (clipped + self.clip * self.noise * noise).reshape(g.shape) / items
-        torch.autograd.backward(logits, (noisy * (labels != _IGNORED).unsqueeze(-1)).to(g.dtype))
+        counts = (labels != _IGNORED).unsqueeze(-1).to(noisy.device)
+        torch.autograd.backward(logits, (noisy * counts).to(g.dtype))
 
     def record(self, step: int) -> Dp:
         """What the log says of a gradient of this step."""

@@ -10,13 +10,14 @@ are, as one model would, and then go back through it once. Does not decide what 
 
 # B batch, T tokens, S tokens of an encoder below a decoder, D width at a cut
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from transformers.utils.generic import ModelOutput
 
+from splitlearn.engine.device import CPU, Device
 from splitlearn.engine.flight import Encoded, Flight
 from splitlearn.engine.outputs import Outputs
 from splitlearn.engine.seeds import seeded
@@ -44,16 +45,18 @@ class Passage:
         place: StepTensor,
         seed: int,
         gradients: bool,
+        device: Device = CPU,
         outputs: Outputs | None = None,
         recalled: bool = False,
     ) -> None:
-        """lines: the compute parties, in the order of their layers. gradients: whether they leave.
+        """lines: the compute parties, in the order of their layers. gradients: whether they leave. device:
+        of the flight's model; rows come from the CPU, and go there.
 
         outputs: where what comes back is kept; recalled: whether it is taken from there, and nothing sent.
         """
         self._flight, self._lines = flight, lines
         self._batch, self._place, self._seed = batch, place, seed
-        self._gradients = gradients
+        self._gradients, self._device = gradients, device
         self._outputs, self._recalled = outputs, recalled
         # What went out to each party, with its graph, and what came in from each.
         self._left: list[Tensor] = []
@@ -63,20 +66,21 @@ class Passage:
 
     def bottom(self) -> None:
         """Forward to the first cut; send the activation."""
-        with self._seeded("bottom"):
-            self._leave(self._flight.to_cut())
+        with self._working("bottom"):
+            h_BTD = self._flight.to_cut()
+        self._leave(h_BTD)
 
     def relay(self, party: int) -> None:
         """Await what the party before gives; send it on to `party`."""
         h_BTD = self._enter(party - 1)
-        with self._seeded(f"before party {party}"):
+        with self._working(f"before party {party}"):
             next_BTD = self._flight.past_cut(h_BTD)
         self._leave(next_BTD)
 
     def top(self) -> ModelOutput:
         """Await what the last party gives; the model's output."""
         h_BTD = self._enter(len(self._lines) - 1)
-        with self._seeded("top"):
+        with self._working("top"):
             return self._flight.from_cut(h_BTD)
 
     def turn(self) -> None:
@@ -89,17 +93,18 @@ class Passage:
         line, encoded = self._lines[party], self._encoded(party)
         if encoded is None or not encoded.entered.requires_grad:
             g_BTD = line.tensors.receive(Kind.INPUT_GRADIENT, self._batch, self._place)
-            torch.autograd.backward(self._left[party], g_BTD)
+            torch.autograd.backward(self._left[party], self._device.take(g_BTD))
         else:
             sum_BSD, g_BTD = line.both.receive_both(Kind.INPUT_GRADIENT, self._batch, self._place)
-            torch.autograd.backward([self._left[party], encoded.entered], [g_BTD, sum_BSD])
+            sums = [self._device.take(g_BTD), self._device.take(sum_BSD)]
+            torch.autograd.backward([self._left[party], encoded.entered], sums)
             if party == self._crossed:
                 torch.autograd.backward(encoded.left, encoded.entered.grad)
         if party:
             self._give_back(party - 1)
 
     def _enter(self, party: int) -> Tensor:
-        h_BTD = self._output(party)
+        h_BTD = self._device.take(self._output(party))
         self._entered.append(h_BTD.requires_grad_(self._gradients))
         return h_BTD
 
@@ -113,6 +118,7 @@ class Passage:
         return h_BTD
 
     def _leave(self, h_BTD: Tensor) -> None:
+        h_BTD = h_BTD.float()  # in whatever precision it was computed
         if not self._recalled:
             party, encoded = len(self._left), self._flight.memory
             if encoded is not None and self._crossed is None:
@@ -143,6 +149,9 @@ class Passage:
         else:
             line.both.send_both(kind, beside, h_BTD, self._batch, self._place)
 
-    def _seeded(self, stage: str) -> AbstractContextManager[None]:
-        place = self._place
-        return seeded(self._seed, step=place.step, micro_batch=place.micro_batch, stage=stage)
+    @contextmanager
+    def _working(self, stage: str) -> Iterator[None]:
+        """Around a piece of the forward: a flight that stands still holds no setting of the thread's."""
+        step, i = self._place.step, self._place.micro_batch
+        with seeded(self._seed, step=step, micro_batch=i, stage=stage), self._device.working():
+            yield

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from splitlearn.engine.bases import state_of
 from splitlearn.engine.claim import Claim, claim_folder
+from splitlearn.engine.device import find_device
 from splitlearn.engine.examples import Data, data_of, protected
 from splitlearn.engine.line import Hop
 from splitlearn.engine.modes import adapt_own, lora_of, side_of
@@ -92,6 +93,7 @@ def prepare(job: Job) -> Prepared:
 
     The run folder is claimed for these inputs: a folder that holds another run is refused.
     """
+    device = find_device(job.run.device, precision=job.run.precision, file=job.file)
     data, model = data_of(job)
     cut = _cut(job, model)
     job.spans(layers=depth_of(model))
@@ -144,6 +146,7 @@ def prepare(job: Job) -> Prepared:
         cache_bytes=job.codec.cache_mb * 2**20,
         linking=bytes.fromhex(claim.labels),
         clip_norm=job.optimiser.clip_norm,
+        device=device,
     )
     data = protected(job, data, secret=bytes.fromhex(claim.labels))
     return Prepared(run=run, data=data, cut=cut, model=local, bases=bases)

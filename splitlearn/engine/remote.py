@@ -121,15 +121,15 @@ class RemoteTrunk(nn.Module):
 
     def _across(self, h_BTD: Tensor, batch: Batch, place: StepTensor) -> Tensor:
         tensors = self._line.tensors
-        tensors.send(Kind.ACTIVATION, h_BTD, batch, place)
-        return tensors.receive(Kind.OUTPUT, batch, place)
+        tensors.send(Kind.ACTIVATION, h_BTD.float(), batch, place)
+        return tensors.receive(Kind.OUTPUT, batch, place).to(h_BTD.device)
 
     def _back(self, g_BTD: Tensor, batch: Batch, place: StepTensor) -> Tensor | None:
         tensors = self._line.tensors
-        tensors.send(Kind.GRADIENT, g_BTD.contiguous(), batch, place)
+        tensors.send(Kind.GRADIENT, g_BTD.float().contiguous(), batch, place)
         back = None
         if self.run.offer.returns_input_gradient:
-            back = tensors.receive(Kind.INPUT_GRADIENT, batch, place)
+            back = tensors.receive(Kind.INPUT_GRADIENT, batch, place).to(g_BTD.device)
         self._done(place)
         return back
 
@@ -146,16 +146,16 @@ class RemoteTrunk(nn.Module):
                 "a model with a remote trunk is called by keyword, with input_ids among them: the gate "
                 "compares what leaves with the ids"
             )
-        ids = kwargs["input_ids"]
+        ids = kwargs["input_ids"].cpu()
         mask = kwargs.get("attention_mask")
-        mask = torch.ones_like(ids) if mask is None else mask
+        mask = torch.ones_like(ids) if mask is None else mask.cpu()
         lengths = tuple(mask.sum(1).tolist())
         if not torch.equal(mask.bool(), mask_of(lengths, width=ids.shape[1])):
             raise ManifestError(
                 "a model with a remote trunk takes batches padded on the right only; set the "
                 'tokenizer\'s padding_side to "right"'
             )
-        labels = {n: kwargs[n] for n in _LABELS if kwargs.get(n) is not None}
+        labels = {n: kwargs[n].cpu() for n in _LABELS if kwargs.get(n) is not None}
         inputs = {"input_ids": ids, "attention_mask": mask}
         self._batch = Batch(inputs, labels, lengths, items=len(lengths))
 

@@ -6,6 +6,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from splitlearn.channel.mailbox import DEFAULT_WINDOW
+from splitlearn.engine.device import CPU, Device
 from splitlearn.engine.kept import DEFAULT_BYTES
 from splitlearn.engine.line import Hop
 from splitlearn.engine.noise import LabelNoise
@@ -30,7 +31,8 @@ class TrustedRun:
     order, in_flight: schedule of a step's micro-batches, and activations under way at once; overlap:
     whether they are encoded, logged and sent beside the sums. cache_bytes: for rows that codecs keep
     between epochs; linking: the secret behind the pseudonyms of samples. clip_norm: how long the whole
-    model's gradient may be at most; where the trunk trains, offers say that it is clipped.
+    model's gradient may be at most; where the trunk trains, offers say that it is clipped. device: of
+    `local`, which the engine moves there.
     """
 
     offer: Offer
@@ -49,6 +51,7 @@ class TrustedRun:
     cache_bytes: int = DEFAULT_BYTES
     linking: bytes = field(default=b"", repr=False)
     clip_norm: float | None = None
+    device: Device = CPU
 
     @property
     def hops(self) -> tuple[Hop, ...]:

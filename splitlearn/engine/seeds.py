@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 __all__ = ["Draws", "offer_seed", "seeded", "stage_seed"]
 
@@ -42,9 +43,9 @@ def offer_seed(seed: int, *, party: int) -> int:
 
 @contextmanager
 def seeded(seed: int, *, step: int, micro_batch: int, stage: str) -> Iterator[None]:
-    """Draw from the stage's own seed inside the block.
+    """Draw from the stage's own seed inside the block, on whatever device: torch seeds them all.
 
-    torch has one generator a process. Two parties in one process, as in tests and notebooks, take
+    torch has one generator a process and device. Two parties in one process, as in tests and notebooks, take
     turns here; two processes never wait.
     """
     with _generator:
@@ -53,22 +54,38 @@ def seeded(seed: int, *, step: int, micro_batch: int, stage: str) -> Iterator[No
 
 
 class Draws:
-    """One stream of random numbers, gone on with where it stopped whatever else drew in between."""
+    """One stream of random numbers, gone on with where it stopped whatever else drew in between.
 
-    def __init__(self, seed: int) -> None:
-        self._state = torch.Generator().manual_seed(seed).get_state()
+    device: where tensors are drawn; each has a generator of its own, and other numbers for one seed.
+    """
+
+    def __init__(self, seed: int, *, device: torch.device = torch.device("cpu")) -> None:  # noqa: B008
+        self._device = device
+        self._state = torch.Generator(device).manual_seed(seed).get_state()
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
         """Draw from this stream inside the block; torch's generator is as before afterwards."""
         with _generator:
-            before = torch.get_rng_state()
-            torch.set_rng_state(self._state)
+            before = self._get()
+            self._set(self._state)
             try:
                 yield
             finally:
-                self._state = torch.get_rng_state()
-                torch.set_rng_state(before)
+                self._state = self._get()
+                self._set(before)
+
+    def _get(self) -> Tensor:
+        if self._device.type == "cpu":
+            return torch.get_rng_state()
+        state: Tensor = torch.get_device_module(self._device).get_rng_state(self._device)
+        return state
+
+    def _set(self, state: Tensor) -> None:
+        if self._device.type == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.get_device_module(self._device).set_rng_state(state, self._device)
 
 
 _generator = threading.Lock()

@@ -139,7 +139,7 @@ class Stretch:
                 output = step.under_way[i].top()
             loss = output["loss"] * (batch.items / step.items)
             self.backward(loss, output, batch, items=step.items)
-            step.mean += loss.detach()
+            step.mean = step.mean + loss.detach()  # which may be on another device
             step.under_way[i].turn()
             if not self.run.offer.returns_input_gradient:
                 del step.under_way[i]

@@ -71,6 +71,7 @@ class TrustedEngine:
     ) -> None:
         """peers: one for each of `run.hops`, in that order."""
         check_clipping(run)
+        run.local.to(run.device.at)  # type: ignore[arg-type]
         self.run, self._checkpoints, self._observe = run, checkpoints, observe
         self._stepper = build_stepper(
             run.local.parameters(), optimiser=run.offer.optimiser, schedule=run.offer.schedule
@@ -302,7 +303,7 @@ class TrustedEngine:
                 loss = output["loss"] * (batch.items / total)
                 with self._tied.top(i) if both else nullcontext():
                     self._backward(loss, output, batch, items=total)
-                mean += loss.detach()
+                mean = mean + loss.detach()  # which may be on another device
                 under_way[i].turn()
             else:
                 held = self._tied.between if action.party else self._tied.bottom
@@ -347,7 +348,7 @@ class TrustedEngine:
         self, batches: Sequence[Batch], *, saying: Sampling | None = None
     ) -> Iterator[dict[str, Tensor]]:
         set_training(self.run.local, training=False)
-        step = self._next_step
+        step, spoken = self._next_step, partial(say, self.run.local, device=self.run.device)
         remaining = iter(batches)
         done = 0
         with torch.no_grad():
@@ -368,21 +369,16 @@ class TrustedEngine:
                         self._observe(Evaluated(done))
                         kept = told(output, group[i])
                         if saying is not None:
-                            kept["said"] = say(self.run.local, output, group[i], sampling=saying)
+                            kept["said"] = spoken(output, group[i], sampling=saying)
                         yield kept
                 for line in self._lines:
                     line.settle_if_due()
 
     def _go_on(self, prompts: Sequence[Tensor], *, sampling: Sampling) -> Iterator[Tensor]:
+        further = partial(go_on, self.run.local, self._lines, device=self.run.device)
         for number, ids_BT in enumerate(prompts):
-            yield go_on(
-                self.run.local,
-                self._lines,
-                ids_BT,
-                step=self._next_step,
-                sampling=sampling,
-                told=partial(self._added, number * sampling.tokens),
-            )
+            told = partial(self._added, number * sampling.tokens)
+            yield further(ids_BT, step=self._next_step, sampling=sampling, told=told)
 
     def _added(self, before: int, done: int) -> None:
         self._observe(Evaluated(before + done))

@@ -110,7 +110,7 @@ def load_kept(folder: Path, *, name: str) -> dict[str, Tensor] | None:
 
 def _parts(state: Mapping[str, Tensor], *, limit_bytes: int) -> Iterator[Part]:
     for name in sorted(state):
-        tensor = state[name].detach()
+        tensor = state[name].detach().cpu()
         size = tensor.numel() * tensor.element_size()
         if size <= limit_bytes or tensor.ndim == 0:
             yield to_part(name, tensor)

@@ -6,12 +6,14 @@ from pathlib import Path
 from pydantic import Field
 
 from splitlearn.manifest.fields import (
+    DeviceField,
     Fault,
     FolderField,
     IdentityTable,
     ModelField,
     PeerTable,
     PolicyTable,
+    PrecisionField,
     Table,
     peer_faults,
 )
@@ -26,6 +28,8 @@ class ComputeRunTable(Table):
     deadline_s: float = Field(
         default=60.0, gt=0, le=86_400, description="seconds to wait for the peer, up to 86400"
     )
+    device: DeviceField = "cpu"
+    precision: PrecisionField = "float32"
     cache_mb: int = Field(
         default=1024,
         ge=1,

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationInfo
 
@@ -21,6 +21,7 @@ __all__ = [
     "AddressField",
     "ChainTable",
     "CodecField",
+    "DeviceField",
     "Fault",
     "FileField",
     "FolderField",
@@ -29,6 +30,7 @@ __all__ = [
     "NameField",
     "PeerTable",
     "PolicyTable",
+    "PrecisionField",
     "Source",
     "SourceField",
     "Table",
@@ -165,6 +167,20 @@ AddressField = Annotated[Address, PlainValidator(_address)]
 ModelField = Annotated[str, PlainValidator(_model)]
 TextField = Annotated[Source, PlainValidator(_text_source)]
 SourceField = Annotated[Source, PlainValidator(_source)]
+# A device of this machine: no number is promised to be the same on another kind of device.
+DeviceField = Annotated[
+    str,
+    Field(
+        pattern=r"^(cpu|cuda(:(0|[1-9][0-9]?))?)$",
+        description="cpu, cuda, or one of several such as cuda:1",
+    ),
+]
+PrecisionField = Annotated[
+    Literal["float32", "bf16"],
+    Field(
+        description="float32, or bf16: products of bfloat16, with weights of float32",
+    ),
+]
 NameField = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
 
 

@@ -5,10 +5,12 @@ from typing import Literal
 from pydantic import Field
 
 from splitlearn.manifest.fields import (
+    DeviceField,
     FileField,
     FolderField,
     ModelField,
     NameField,
+    PrecisionField,
     SourceField,
     Table,
 )
@@ -50,6 +52,8 @@ class RunTable(Table):
     deadline_s: float = Field(
         default=60.0, gt=0, le=86_400, description="seconds to wait for the peer, up to 86400"
     )
+    device: DeviceField = "cpu"
+    precision: PrecisionField = "float32"
 
 
 class ModelTable(Table):

@@ -92,13 +92,13 @@ def run_crossed(
     mask = create_causal_mask(
         config=config,
         inputs_embeds=h_BUD,
-        attention_mask=torch.ones((texts, width)),
+        attention_mask=torch.ones((texts, width), device=h_BUD.device),
         cache=None,
     )
     across = create_bidirectional_mask(
         config=config,
         inputs_embeds=h_BUD,
-        attention_mask=mask_of(beside.lengths, width=beside.h_BSD.shape[1]),
+        attention_mask=mask_of(beside.lengths, width=beside.h_BSD.shape[1]).to(h_BUD.device),
         encoder_hidden_states=beside.h_BSD,
     )
     for layer in layers:

@@ -96,10 +96,11 @@ def apart(x_BT: Tensor, *, lengths: Sequence[int], filler: int) -> Tensor:
 def pack(
     h_BTD: Tensor, *, lengths: Sequence[int], packed: bool = True, joined: bool = False
 ) -> Tensor:
-    """The rows that travel, (N, D): real tokens only, or all where not packed. Contiguous."""
+    """The rows that travel, (N, D): real tokens only, or all where not packed. Contiguous, on the CPU."""
     if not packed:
-        return h_BTD.reshape(-1, h_BTD.shape[2]).contiguous()
-    return h_BTD[mask_of(lengths, width=h_BTD.shape[1], joined=joined)]
+        return h_BTD.reshape(-1, h_BTD.shape[2]).contiguous().cpu()
+    mask_BT = mask_of(lengths, width=h_BTD.shape[1], joined=joined)
+    return h_BTD[mask_BT.to(h_BTD.device)].cpu()
 
 
 def unpack(

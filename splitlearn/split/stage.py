@@ -155,7 +155,9 @@ class Trunk(nn.Module):
             return self._forward_causal(h_BTD, lengths=lengths)
         width = h_BTD.shape[1]
         mask = create_bidirectional_mask(
-            config=self.config, inputs_embeds=h_BTD, attention_mask=mask_of(lengths, width=width)
+            config=self.config,
+            inputs_embeds=h_BTD,
+            attention_mask=mask_of(lengths, width=width).to(h_BTD.device),
         )
         given = (mask,) if self.table is None else (mask, self._bias(h_BTD))
         for module in self.in_order():
@@ -205,10 +207,11 @@ class Trunk(nn.Module):
     ) -> Tensor:
         window = getattr(self.config, "sliding_window", None)
         make = create_causal_mask if window is None else create_sliding_window_causal_mask
+        positions_BT = positions_BT.to(h_BTD.device)
         mask = make(
             config=self.config,
             inputs_embeds=h_BTD,
-            attention_mask=mask_BT,
+            attention_mask=None if mask_BT is None else mask_BT.to(h_BTD.device),
             position_ids=positions_BT,
             cache=cache,
         )
@@ -217,6 +220,8 @@ class Trunk(nn.Module):
             given["cache"] = cache
         (rotary,) = self._rotary
         if rotary is not None:
+            # Not among the modules, so that the trunk's move left it behind.
+            rotary.to(h_BTD.device)
             given["position_embeddings"] = rotary(h_BTD, position_ids=positions_BT)
         for module in self.in_order():
             h_BTD = module(h_BTD, **given)

@@ -29,13 +29,14 @@ MAX_ANSWER_TOKENS = 30
 
 
 def told(output: ModelOutput, batch: Batch) -> dict[str, Tensor]:
-    """Of a model's output, what a task's metrics read: logits by name.
+    """Of a model's output, what a task's metrics read: logits by name, on the CPU in float32.
 
     Of next tokens the logits of a batch may be larger than all else: their losses and hits are kept.
     """
     if batch.next_token or batch.target:
         return next_tokens(output["logits"], batch)
-    return {name: value for name, value in output.items() if name.endswith("logits")}
+    logits = {name: value for name, value in output.items() if name.endswith("logits")}
+    return {name: value.float().cpu() for name, value in logits.items()}
 
 
 class Scorer:

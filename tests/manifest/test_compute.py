@@ -32,6 +32,7 @@ def test_compute_settings_are_read(tmp_path: Path) -> None:
     assert compute.run.folder == tmp_path / "work"
     assert compute.run.deadline_s == 60.0
     assert compute.run.cache_mb == 1024
+    assert (compute.run.device, compute.run.precision) == ("cpu", "float32")
     assert compute.identity.folder == tmp_path / "identity"
     assert compute.peer.party == "clinic"
     assert compute.peer.listen == Address("0.0.0.0", 7000)
@@ -86,6 +87,14 @@ def test_neighbours_that_make_no_sense_are_told(
         ('listen = "0.0.0.0:7000"', "", "peer.dial or peer.listen has to be given"),
         ("policy.toml", "gone.toml", "policy.file"),
         ('"work"', '"work"\ncache_mb = 0', "run.cache_mb is 0"),
+        (
+            '"work"',
+            '"work"\ndevice = "gpu"',
+            r'run.device is "gpu"; it takes cpu, cuda, or .* cuda:1',
+        ),
+        ('"work"', '"work"\ndevice = "cuda:100"', "run.device"),
+        ('"work"', '"work"\ndevice = "cuda:01"', "run.device"),
+        ('"work"', '"work"\nprecision = "fp16"', "run.precision .* it takes float32, or bf16"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_sentence(

@@ -263,6 +263,7 @@ DECIDING: list[dict[str, Any]] = [
 ]
 INDIFFERENT: list[dict[str, Any]] = [
     {"run": {"name": "other", "folder": "elsewhere", "deadline_s": 1.5}},
+    {"run": {"device": "cuda:1", "precision": "bf16"}},
     {"peer": {"party": "others", "dial": "10.0.0.1:1"}},
     {"checkpoint": {"every_steps": 7}},
     {"codec": {"cache_mb": 7}},

@@ -90,6 +90,11 @@ def test_settings_that_will_not_do_are_named_before_it_listens(tmp_path: Path) -
         ("clinic/compute.toml", "none.toml", "policy.file"),
         ("deadline_s = 20.0", "deadlines = 20.0", "deadline_s"),
         ('party = "clinic"', "", "peer.party"),
+        (
+            "deadline_s = 20.0",
+            'device = "cuda:99"',
+            r'compute.toml: run.device is "cuda:99", and torch',
+        ),
     ):
         settings.write_text(text.replace(old, new))
         with pytest.raises(ManifestError, match=sentence):

@@ -120,6 +120,21 @@ def test_neighbours_of_a_direct_chain_are_examined_as_compute_parties(
     assert "expected spiffe://fed.example/party/farm/role/compute" in shown
 
 
+def test_a_device_that_the_settings_ask_for_and_that_is_not_there_is_a_finding(
+    bank: Identity, tmp_path: Path
+) -> None:
+    settings = tmp_path / "compute.toml"
+    (tmp_path / "policy.toml").touch()
+    settings.write_text(
+        f'[run]\nfolder = "runs"\ndevice = "cuda:99"\n[identity]\nfolder = "{bank.folder}"\n'
+        '[policy]\nfile = "policy.toml"\n[peer]\nparty = "lab"\nlisten = "127.0.0.1:0"\n'
+    )
+    code, shown = run(str(settings))
+    assert code == 2
+    assert "FAIL  device: " in shown
+    assert 'compute.toml: run.device is "cuda:99", and torch' in shown
+
+
 def test_a_settings_file_that_is_wrong_is_a_manifest_error(tmp_path: Path) -> None:
     settings = tmp_path / "job.toml"
     settings.write_text("[data]\n")

@@ -288,6 +288,21 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     assert "weights" not in again.sent
 
 
+def test_a_party_in_bf16_says_so_in_its_metrics_and_a_device_that_is_not_there_ends_it_first(
+    tmp_path: Path,
+) -> None:
+    nowhere = make_clinic(tmp_path, {"run": {"device": "cuda:99"}})
+    for command in (trusted.train, trusted.export):
+        with pytest.raises(ManifestError, match=r'job.toml: run.device is "cuda:99", and torch'):
+            command(nowhere, threads=1)
+    job = make_clinic(tmp_path, {"run": {"precision": "bf16"}})
+    with gpuhost(tmp_path, job):
+        trusted.train(job, threads=1)
+    found = metrics_of(job)
+    assert (found.device, found.precision) == ("cpu", "bf16")
+    assert found.scores.keys() == {"accuracy", "macro_f1"}
+
+
 def test_what_needs_a_finished_run_says_so(tmp_path: Path) -> None:
     job = make_clinic(tmp_path)
     with pytest.raises(ManifestError, match="holds no finished run of 3 steps"):
