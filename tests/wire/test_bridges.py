@@ -56,7 +56,7 @@ def test_an_offer_without_neighbours_is_spelt_as_it_was_before_there_were_any() 
 def test_a_neighbour_is_a_name_and_never_an_address(party: str) -> None:
     hops = Hops(Neighbour("farm", "b" * 32, "e" * 64), None)
     fields = fields_of(msgspec.structs.replace(OFFER, detail=Detail(hops=hops)))
-    assert fields[-1][5][0][0] == "farm"
-    fields[-1][5][0][0] = party
+    assert fields[-1][6][0][0] == "farm"
+    fields[-1][6][0][0] = party
     with pytest.raises(WireError, match="is not a legal Offer"):
         frames.decode(raw_frame(Kind.OFFER, fields))
