@@ -27,7 +27,7 @@ from parties import (
     trusted,
     vocab,
 )
-from splitlearn.errors import SplitLearnError
+from splitlearn.errors import ManifestError, SplitLearnError
 
 __all__ = ["app", "main"]
 
@@ -80,9 +80,32 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except SplitLearnError as error:
-        console.print("error:", style="bold red", end=" ")
-        console.print(" ".join(str(error).split()), markup=False)
+        _tell(console, str(error))
         sys.exit(error.exit_code)
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        _tell(
+            console,
+            "this machine or its device has no memory left for that; smaller pieces take less: a larger "
+            "schedule.micro_batches or a smaller data.max_length in the job file. What was saved is kept, "
+            "and the same command goes on from it",
+        )
+        sys.exit(ManifestError.exit_code)
+
+
+def _tell(console: Console, sentence: str) -> None:
+    console.print("error:", style="bold red", end=" ")
+    console.print(" ".join(sentence.split()), markup=False)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Python's own, a device's as torch has it, or torch's on the CPU; torch need not be imported here."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "can't allocate memory" in str(error)
+    )
 
 
 if __name__ == "__main__":

@@ -217,3 +217,34 @@ def test_a_compute_party_that_waits_ends_at_ctrl_c_with_one_line(tmp_path: Path)
     # A signal in the middle of a line has rich write that line again.
     assert after.removeprefix(before[1]) == "interrupted; start it again to go on\n"
     assert process.returncode == 130
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch names a device's."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+    ],
+    ids=["python", "device", "torch"],
+)
+def test_a_machine_without_memory_left_is_told_what_takes_less(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    raising(monkeypatch, error)
+    code, _, told = run(monkeypatch, capsys, "doctor")
+    assert code == 2
+    assert told.startswith("error: ")
+    assert "schedule.micro_batches" in told
+    assert "Traceback" not in told
+
+
+def test_another_fault_of_ours_keeps_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    raising(monkeypatch, RuntimeError("a bug"))
+    monkeypatch.setattr(sys, "argv", ["splitlearn", "doctor"])
+    with pytest.raises(RuntimeError, match="a bug"):
+        cli.main()
