@@ -10,7 +10,6 @@ gate like everything else.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 
 import msgspec
 import torch
@@ -25,30 +24,24 @@ from splitlearn.engine.bridge import Neighbours
 from splitlearn.engine.bridges import Bridges, bridging
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.clipping import scale, tell_norm
-from splitlearn.engine.coders import Coders, spans_of
+from splitlearn.engine.coders import Coders
 from splitlearn.engine.crossing import above_of, memory_of, take_apart
 from splitlearn.engine.device import CPU, Device
 from splitlearn.engine.events import Answered, Began, Finished, Observe, Saved
 from splitlearn.engine.kept import Kept
-from splitlearn.engine.optimiser import Stepper, build_stepper
+from splitlearn.engine.loaded import Loaded, build_loaded, go_to
 from splitlearn.engine.seeds import seeded
-from splitlearn.engine.stale import staleness_of
 from splitlearn.engine.talk import Talk
-from splitlearn.engine.versions import Versions
 from splitlearn.engine.weights import load_kept, shards
-from splitlearn.errors import SessionError, WireError
+from splitlearn.errors import WireError
 from splitlearn.gate import Gate
 from splitlearn.roles import Kind, Role
 from splitlearn.session import Session, State
-from splitlearn.split.blueprint import build_trunk
-from splitlearn.split.cache import TrunkCache, check_cache
 from splitlearn.split.crossing import Beside, as_one
 from splitlearn.split.cut import cut_of
 from splitlearn.split.freeze import freeze_trunk, set_training
-from splitlearn.split.lora import adapt, check_targets, trained_state, trunk_blocks
+from splitlearn.split.lora import adapt, trained_state, trunk_blocks
 from splitlearn.split.rows import pack, unpack
-from splitlearn.split.side import tap
-from splitlearn.split.stage import Trunk
 from splitlearn.split.weights import digest
 from splitlearn.wire.frames import Frame
 from splitlearn.wire.messages import (
@@ -63,63 +56,6 @@ from splitlearn.wire.messages import (
 )
 
 __all__ = ["ComputeEngine"]
-
-
-@dataclass
-class _Loaded:
-    """A trunk ready for work, with what belongs to it."""
-
-    offer: Offer
-    trunk: Trunk
-    checkpoints: Checkpoints
-    agreed: Coders | None = None
-    stepper: Stepper = field(default_factory=lambda: Stepper(None, None))
-    # The trunk's weights by version, from RESUME on.
-    versions: Versions = field(init=False)
-    # By step and micro-batch, of the steps under way: what entered the trunk, the last of it its own input,
-    # its output, and where they belong.
-    graphs: dict[tuple[int, int], tuple[tuple[Tensor, ...], Tensor, StepTensor]] = field(
-        default_factory=dict
-    )
-    # Of the texts that are gone on with, until others begin or the conversation ends.
-    cache: TrunkCache | None = None
-    # In a direct chain: the neighbours.
-    bridges: Bridges | None = None
-
-    @property
-    def coders(self) -> Coders:
-        assert self.agreed is not None, "a step before the parties agreed"
-        return self.agreed
-
-    def codec(
-        self, kind: Kind, meta: StepTensor, *, samples: tuple[bytes, ...] | None = ()
-    ) -> Codec:
-        """The codec of a message about the examples of an activation, whose metadata are `meta`."""
-        spans = spans_of(meta, lengths=meta.lengths)
-        return self.coders.of(kind, phase=meta.phase, step=meta.step, samples=samples, spans=spans)
-
-    def going_on(self, meta: StepTensor) -> TrunkCache | None:
-        """The cache that new tokens of texts belong to; none in other phases, and none of an encoder.
-
-        WireError where it would be too large. That it holds the tokens before, the session has checked.
-        """
-        if meta.phase != "generate" or not self.trunk.causal:
-            return None
-        texts, tokens = len(meta.lengths), meta.lengths[0]
-        layers = len(self.trunk.layers)
-        check_cache(self.trunk.config, layers=layers, texts=texts, tokens=tokens)
-        if self.cache is None or tokens == meta.width:
-            self.cache = self.trunk.empty_cache()
-        return self.cache
-
-    def stepped(self, step: int) -> None:
-        """Step number `step` is over here."""
-        if self.bridges is not None:
-            self.bridges.stepped(step)
-
-    @property
-    def trains(self) -> bool:
-        return self.offer.trains_trunk and self.offer.purpose == "train"
 
 
 class ComputeEngine:
@@ -169,7 +105,7 @@ class ComputeEngine:
             bridging(talk, offer, self._neighbours, **counts) as bridges,
         ):
             loaded = self._agree(talk, offer, bridges)
-            answer: dict[Kind, Callable[[Talk, _Loaded, Frame], None]] = {
+            answer: dict[Kind, Callable[[Talk, Loaded, Frame], None]] = {
                 Kind.ACTIVATION: self._forward,
                 Kind.GRADIENT: self._backward,
                 Kind.INPUT_GRADIENT: self._backward,  # of a neighbour
@@ -185,10 +121,10 @@ class ComputeEngine:
                     of, frame = bridges.hear(busy=bool(loaded.graphs))
                 answer[frame.kind](of, loaded, frame)
 
-    def _agree(self, talk: Talk, offer: Offer, bridges: Bridges | None) -> _Loaded:
+    def _agree(self, talk: Talk, offer: Offer, bridges: Bridges | None) -> Loaded:
         """From the offer to READY."""
         place = self._place_of(offer)
-        loaded = _build(offer, Checkpoints(place.checkpoints))
+        loaded = build_loaded(offer, Checkpoints(place.checkpoints))
         expected = expected_bases(offer, width=loaded.trunk.config.hidden_size)
         bases = load_kept(place.received, name=offer.bases) or {}
         needs: tuple[Sent, ...] = fill(loaded.trunk, offer, place)
@@ -212,7 +148,7 @@ class ComputeEngine:
             adapt(trunk_blocks(loaded.trunk), offer.detail.lora)
         freeze_trunk(loaded.trunk, mode=offer.mode)
         loaded.trunk.to(self._device.at)
-        _go_to(loaded, step)
+        go_to(loaded, step)
         loaded.bridges = bridges
         if bridges is not None:
             bridges.open(step)
@@ -220,7 +156,7 @@ class ComputeEngine:
         self._observe(Began(step, self._channel.peer))
         return loaded
 
-    def _forward(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
+    def _forward(self, talk: Talk, loaded: Loaded, frame: Frame) -> None:
         meta, offer = _step_of(frame), loaded.offer
         cache = loaded.going_on(meta)
         if cache is not None:  # from here on only the new tokens count
@@ -256,7 +192,7 @@ class ComputeEngine:
         if meta.phase == "train" and not training and meta.micro_batch == meta.micro_batches - 1:
             loaded.stepped(meta.step)
 
-    def _backward(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
+    def _backward(self, talk: Talk, loaded: Loaded, frame: Frame) -> None:
         at = _step_of(frame)
         entered, o_BTD, meta = loaded.graphs.pop((at.step, at.micro_batch))
         codec, joined = loaded.codec(Kind.GRADIENT, meta), loaded.trunk.joined
@@ -280,7 +216,7 @@ class ComputeEngine:
     def _give_back(
         self,
         talk: Talk,
-        loaded: _Loaded,
+        loaded: Loaded,
         entered: tuple[Tensor, ...],
         meta: StepTensor,
         *,
@@ -301,17 +237,17 @@ class ComputeEngine:
             beside=grads[:-1],
         )
 
-    def _scale(self, _: Talk, loaded: _Loaded, frame: Frame) -> None:
+    def _scale(self, _: Talk, loaded: Loaded, frame: Frame) -> None:
         assert isinstance(frame.meta, Scale)
         scale(loaded.stepper.parameters, frame.meta.factor)
         self._step(loaded, frame.meta.step)
 
-    def _step(self, loaded: _Loaded, step: int) -> None:
+    def _step(self, loaded: Loaded, step: int) -> None:
         loaded.versions.update(step, stepper=loaded.stepper)
         loaded.stepped(step)
         self._observe(Answered(step))
 
-    def _save(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
+    def _save(self, talk: Talk, loaded: Loaded, frame: Frame) -> None:
         assert isinstance(frame.meta, Step)
         if loaded.bridges is not None:
             loaded.bridges.check_done(frame)
@@ -323,13 +259,13 @@ class ComputeEngine:
         talk.say(Kind.SAVED, frame.meta)
         self._observe(Saved(frame.meta.step))
 
-    def _settle(self, talk: Talk, loaded: _Loaded, frame: Frame) -> None:
+    def _settle(self, talk: Talk, loaded: Loaded, frame: Frame) -> None:
         if loaded.bridges is not None:
             loaded.bridges.vouch()
         talk.answer_settlement(frame)
         loaded.versions.drained(talk.session.next_step)
 
-    def _finish(self, talk: Talk, loaded: _Loaded, _: Frame) -> None:
+    def _finish(self, talk: Talk, loaded: Loaded, _: Frame) -> None:
         assert isinstance(talk.session, Session)
         if loaded.bridges is not None:
             loaded.bridges.finish()
@@ -339,53 +275,6 @@ class ComputeEngine:
                 talk.say(Kind.WEIGHTS, Shard(i, len(cut)), parts=parts)
         talk.say(Kind.CLOSED, Empty())
         self._observe(Finished(talk.session.next_step))
-
-
-def _build(offer: Offer, checkpoints: Checkpoints) -> _Loaded:
-    """The offered trunk without weights; WireError for an offer that no model of ours fits."""
-    trunk = build_trunk(offer.model, cut=offer.cut)
-    if trunk.crossed and (offer.purpose == "generate" or offer.detail.side is not None):
-        raise WireError(
-            f"the peer offers a {offer.model.model_type} to {offer.purpose}, in mode {offer.mode}; with "
-            "a memory they train and are evaluated, in any mode but side"
-        )
-    if offer.purpose == "generate" and not trunk.writes:
-        raise WireError(
-            f"the peer offers to go on with texts by a {offer.model.model_type} model, which sees the "
-            "tokens after each and has no decoder; only one with a decoder can"
-        )
-    if offer.detail.memory_trains and not (trunk.crossed and offer.returns_input_gradient):
-        raise WireError(
-            "the peer offers to give back gradients by a memory where there is none, or none by its input"
-        )
-    if offer.detail.lora is not None:
-        check_targets(trunk, offer.detail.lora)
-    if offer.detail.side is not None:
-        trunk = tap(trunk, offer.detail.side, bases={})
-    return _Loaded(offer=offer, trunk=trunk, checkpoints=checkpoints)
-
-
-def _go_to(loaded: _Loaded, step: int) -> None:
-    """Put trunk and optimiser into the state after `step` steps.
-
-    Step 0 is the offered weights as they are, never a checkpoint: another run of the same name may
-    have left its own here.
-    """
-    offer, checkpoints = loaded.offer, loaded.checkpoints
-    loaded.stepper = build_stepper(
-        loaded.trunk.parameters(), optimiser=offer.optimiser, schedule=offer.schedule
-    )
-    if step and step not in checkpoints.held():
-        raise SessionError(
-            f"the trusted party resumes at step {step}; we hold {checkpoints.held() or 'none'}"
-        )
-    if step:
-        checkpoints.load(step, model=loaded.trunk, stepper=loaded.stepper)
-    loaded.versions = Versions(loaded.trunk, staleness=staleness_of(offer), step=step)
-    if offer.purpose == "train":
-        checkpoints.drop_after(step)
-        if not step:
-            checkpoints.save(0, model=loaded.trunk, stepper=loaded.stepper, extra={})
 
 
 def _step_of(frame: Frame) -> StepTensor:
@@ -411,7 +300,7 @@ def _both(talk: Talk, codec: Codec, frame: Frame, meta: StepTensor, *, width: in
 
 def _answer(
     talk: Talk,
-    loaded: _Loaded,
+    loaded: Loaded,
     codec: Codec,
     kind: Kind,
     x_BTD: Tensor,
