@@ -6,7 +6,7 @@ sums them.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -322,3 +322,31 @@ def test_an_evaluation_gives_the_unsplit_models_losses(tmp_path: Path) -> None:
         found, evaluate_plain(whole, batches=rows, observe=lambda _: None), strict=True
     ):
         assert_same(one, other)
+
+
+def test_a_run_that_was_killed_goes_on_to_the_undisturbed_ones_numbers(tmp_path: Path) -> None:
+    steps, killed = crossed_steps(crossed_model("bart")), RuntimeError("killed")
+
+    def made() -> TrustedRun:
+        return trusted_run(crossed_model("bart", dropout=0.1), cut=CUTS[0], total=STEPS)
+
+    def dying(step: int) -> Sequence[Batch]:
+        if step == 6:  # two steps past a checkpoint
+            raise killed
+        return steps(step)
+
+    undisturbed = run_in_memory(tmp_path / "one", made(), steps=steps)
+    room, (ours, theirs) = tmp_path / "two", pair()
+    party, peer = trusted_party(room), compute_party(room)
+    thread = ComputeThread(peer, theirs, deadline_s=5)
+    engine = trusted_engine(made(), party, ours)
+    with pytest.raises(RuntimeError, match="killed"):
+        engine.train(dying)
+    engine.end(killed)
+    ours.close()
+    thread.join(20)
+    party.log.close()
+    peer.log.close()
+    again = run_in_memory(room, made(), steps=steps)
+    assert again.losses == undisturbed.losses
+    assert_same(again.trunk, undisturbed.trunk)
