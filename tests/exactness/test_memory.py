@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitlearn.engine import trusted
+from splitlearn.engine import flight
 from splitlearn.split.cut import Cut
 from splitlearn.split.stage import Trunk
 from tests.chains import chain_run, run_chain
@@ -42,7 +42,7 @@ def most_graphs(
     together. starts: where the layers of further ones begin.
     """
     bottoms, trunks = Alive(), Alive()
-    pause: Callable[[Tensor], Tensor] = trusted.pause_at_cut
+    pause: Callable[[Tensor], Tensor] = flight.pause_at_cut
 
     def watched(h_BTD: Tensor) -> Tensor:
         if h_BTD.grad_fn is not None:  # what is passed on between two parties has no graph
@@ -61,7 +61,7 @@ def most_graphs(
         batch_of(tiny_batch(model, lengths=(4,), width=4, seed=i)) for i in range(micro_batches)
     ]
     with monkeypatch.context() as patch:
-        patch.setattr(trusted, "pause_at_cut", watched)
+        patch.setattr(flight, "pause_at_cut", watched)
         hook = torch.nn.modules.module.register_module_forward_hook(after)
         try:
             run_chain(folder, run, steps=lambda _: batches)
