@@ -30,6 +30,7 @@ from splitlearn.engine.prepare import prepare, specs, unsplit
 from splitlearn.manifest import Job, load_job
 from splitlearn.tasks import Scorer
 from tests.bench import sst2
+from tests.recipes import UNCUT_BYTES_A_ROW, Trial
 from tests.rig import ComputeThread, compute_party, trusted_engine, trusted_party
 from tests.tiny import real_model_folder
 
@@ -78,15 +79,8 @@ def run(
             data=given.data, public=given.public, sentences=given.sentences
         ),
     )
-    path = sst2.job(
-        room,
-        method="narrow-transform",
-        train_bottom=False,
-        seed=seed,
-        address="127.0.0.1:1",
-        evaluate=True,
-    )
     recipe = sst2.RECIPES["narrow-transform"]
+    path = Trial(room, sst2.TASK, recipe, seed).job(address="127.0.0.1:1", evaluate=True)
     text = path.read_text().replace(f"learning_rate = {recipe.rate}", f"learning_rate = {rate}")
     if kind != CODED:
         text = text.replace(recipe.codecs, FLOATS)
@@ -123,7 +117,7 @@ def split(room: Path, job: Job) -> dict[str, float]:
     engine.finish()
     thread.join(60)
     assert thread.error is None
-    return found | {"rows": rows, "ratio": sst2.UNCUT_BYTES_A_ROW * rows / moved}
+    return found | {"rows": rows, "ratio": UNCUT_BYTES_A_ROW * rows / moved}
 
 
 def scored(data: Data, outputs: list[dict[str, torch.Tensor]]) -> dict[str, float]:

@@ -69,7 +69,10 @@ def prepare(folder: Path, *, steps: int, link_port: int, listen_port: int) -> Pa
     """The demo's files for two generators, who reach the hub through the link."""
     ports = demo.Ports()
     ports.listen = listen_port
-    demo.prepare(folder, ports=ports)
+    plan = demo.Plan(
+        languages=PARTIES, write=demo.DEMO.write, steps=steps, deadline_s=demo.DEMO.deadline_s
+    )
+    demo.prepare(folder, plan=plan, ports=ports)
     names = {"hub": Role.DISCRIMINATOR, **dict.fromkeys(PARTIES, Role.GENERATOR)}
     for party, role in names.items():
         identity = make_identity(folder, party, role)
@@ -79,9 +82,7 @@ def prepare(folder: Path, *, steps: int, link_port: int, listen_port: int) -> Pa
     for old, new in (
         ("threads = 1", "threads = 2"),
         (f"count = {demo.ROUNDS}", "count = 1"),
-        (f"steps = {demo.STEPS}", f"steps = {steps}"),
         ("held_out = 6", "held_out = 1"),
-        ("least = 4", f"least = {len(PARTIES)}"),
         ("save_every = 50", "save_every = 100000"),
         (
             f'address = "127.0.0.1:{listen_port}"',
