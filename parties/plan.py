@@ -4,20 +4,17 @@ import json
 import re
 from dataclasses import asdict
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from splitlearn.errors import ManifestError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from splitlearn.manifest import Job
     from splitlearn.pipeline.costs import Link, Setting
-    from splitlearn.pipeline.planner import Plan, Wanted
+    from splitlearn.pipeline.planner import Wanted
     from splitlearn.pipeline.speeds import Speeds
 
 __all__ = ["parse_link", "plan"]
@@ -259,8 +256,7 @@ def _report(
     as_json: bool,
     svg: Path | None,
 ) -> None:
-    from rich.console import Console
-
+    from parties.plan_view import figures, show
     from splitlearn.manifest import needs_basis
     from splitlearn.pipeline.planner import interleaved, late_messages, one, settings
     from splitlearn.pipeline.planner import plan as search
@@ -293,118 +289,19 @@ def _report(
                 {
                     "link": asdict(link),
                     "wanted": asdict(wanted),
-                    "job": _figures(given, speeds),
-                    "plan": None if best is None else _figures(best, speeds),
+                    "job": figures(given, speeds),
+                    "plan": None if best is None else figures(best, speeds),
                     "simulated": simulated,
-                    "interleaved": None if shorter is None else _figures(shorter, speeds),
+                    "interleaved": None if shorter is None else figures(shorter, speeds),
                     "warnings": late,
                 },
                 indent=2,
             )
         )
     else:
-        screen = Console(soft_wrap=True, highlight=False, emoji=False)
-        screen.print(_table(given, best, speeds))
-        if best is None:
-            screen.print("no setting keeps what is wanted", markup=False)
-        if shorter is not None:
-            screen.print(_interleaved(best or given, shorter), markup=False)
-        screen.print(_closed(best or given), markup=False)
-        screen.print(
-            "the class of leakage is a guess from cut and rank; splitlearn trusted preflight "
-            f"{manifest.file} measures it",
-            markup=False,
-        )
+        show(given, best, shorter, speeds=speeds, job=manifest.file)
     for said in late:
         typer.echo(f"warning: {said}", err=True)
-
-
-def _figures(found: "Plan", speeds: "Speeds") -> dict[str, Any]:
-    from splitlearn.pipeline.planner import closed_forms, leakage
-
-    costed = found.costed
-    return {
-        "setting": asdict(found.setting),
-        "step_s": found.step_s,
-        "limit_s": costed.limit_s,
-        "kept_step_s": costed.kept_s,
-        "up_bytes": costed.up,
-        "down_bytes": costed.down,
-        "largest_message_bytes": costed.largest,
-        "error": costed.error,
-        "leakage": asdict(leakage(found.setting, width=speeds.width)),
-        "closed_forms": asdict(closed_forms(costed.chain)),
-        "busy_s": {
-            lane: found.run.busy_s(lane) for lane in sorted({span.lane for span in found.run.spans})
-        },
-    }
-
-
-def _table(given: "Plan", best: "Plan | None", speeds: "Speeds") -> "Table":
-    from rich.table import Table
-
-    plans = [given] if best is None else [given, best]
-    table = Table("", "the job as it is", *(["the plan"] if best is not None else []), box=None)
-    rows = [_column(found, speeds) for found in plans]
-    for name in rows[0]:
-        table.add_row(name, *(row[name] for row in rows))
-    return table
-
-
-def _column(found: "Plan", speeds: "Speeds") -> dict[str, str]:
-    from parties.console import size
-    from splitlearn.pipeline.planner import leakage
-
-    setting, costed = found.setting, found.costed
-    class_ = leakage(setting, width=speeds.width)
-    kinds = ("activation", "output", "gradient", "input_gradient")
-    used = 4 if setting.returns else 3 if setting.gradients else 2
-    inner = dict(zip(("inner", "inner_gradient"), setting.inner, strict=True))
-    parts = pairwise((setting.first, *setting.starts, setting.last))
-    return {
-        "trunk": f"layers {' + '.join(f'[{a}, {b})' for a, b in parts)} of {speeds.layers}",
-        "micro_batches": str(setting.micro_batches),
-        "in_flight": str(setting.in_flight),
-        "order": setting.order,
-        "staleness": str(setting.staleness),
-        **dict(zip(kinds[:used], setting.codecs, strict=False)),
-        **(dict(list(inner.items())[: 2 if setting.gradients else 1]) if setting.starts else {}),
-        "step, simulated": f"{found.step_s:.3g} s",
-        "no schedule under": f"{costed.limit_s:.3g} s",
-        **(
-            {}
-            if costed.kept_s is None
-            else {"later epochs": f"{costed.kept_s:.3g} s, nothing sent"}
-        ),
-        "sent, received": f"{size(costed.up)}, {size(costed.down)}",
-        "error of codecs": f"{costed.error:.2g}",
-        "text": class_.text,
-        "labels": class_.labels,
-    }
-
-
-def _interleaved(found: "Plan", shorter: "Plan") -> str:
-    saved = 1 - shorter.step_s / found.step_s
-    price = (
-        "and another model: gradients of weights one step old"
-        if shorter.setting.gradients
-        else "without a change of numbers, for no gradient leaves"
-    )
-    return (
-        f"schedule.staleness = 1 would make a step {shorter.step_s:.3g} s, {saved:.0%} less, {price}; "
-        "the planner never takes it by itself"
-    )
-
-
-def _closed(found: "Plan") -> str:
-    from splitlearn.pipeline.planner import closed_forms
-
-    chain = found.costed.chain
-    closed = closed_forms(chain)
-    return (
-        f"closed forms, {len(chain.stages) + 2} equal stages: {closed.alone_s:.3g} s with free "
-        f"transfers, {closed.blocking_s:.3g} s with blocking ones, {closed.overlapped_s:.3g} s overlapped"
-    )
 
 
 def _rate(bits_per_s: float | None) -> str:

@@ -15,7 +15,7 @@ from splitlearn.engine.talk import Talk
 from splitlearn.engine.weights import Inlet, keep, load_kept
 from splitlearn.errors import IdentityError, ManifestError
 from splitlearn.roles import Kind
-from splitlearn.split.stage import Trunk
+from splitlearn.split.trunk import Trunk
 from splitlearn.split.weights import (
     GROUPS,
     Group,

@@ -45,10 +45,7 @@ class Neighbours(Protocol):
 
 def terms_of(offer: Offer, *, side: Side) -> Bridge:
     """The terms of the hop behind the offered layers (we are BEFORE it), or before them (AFTER it)."""
-    hops, codecs = offer.detail.hops, offer.codecs
-    assert hops is not None, "an offer without neighbours has no hop"
-    neighbour = hops.after if side is Side.BEFORE else hops.before
-    assert neighbour is not None, "no neighbour on that side"
+    neighbour, codecs = _neighbour(offer, side=side), offer.codecs
     assert offer.purpose != "generate", "the session refuses such an offer"
     behind = side is Side.BEFORE
     return Bridge(
@@ -62,6 +59,15 @@ def terms_of(offer: Offer, *, side: Side) -> Bridge:
         activation=codecs.output if behind else codecs.activation,
         input_gradient=codecs.gradient if behind else codecs.input_gradient,
     )
+
+
+def _neighbour(offer: Offer, *, side: Side) -> Neighbour:
+    """Who is at the other end."""
+    hops = offer.detail.hops
+    assert hops is not None, "an offer without neighbours has no hop"
+    neighbour = hops.after if side is Side.BEFORE else hops.before
+    assert neighbour is not None, "no neighbour on that side"
+    return neighbour
 
 
 class BridgeEnd:
@@ -79,11 +85,8 @@ class BridgeEnd:
         sent: Counter[Kind],
         received: Counter[Kind],
     ) -> None:
-        hops = offer.detail.hops
-        assert hops is not None, "an offer without neighbours has no hop"
-        neighbour = hops.after if side is Side.BEFORE else hops.before
-        assert neighbour is not None, "no neighbour on that side"
-        self.terms, self.side, self._neighbour = terms_of(offer, side=side), side, neighbour
+        self.terms, self.side = terms_of(offer, side=side), side
+        self._neighbour = _neighbour(offer, side=side)
         self._neighbours, self._lanes, self._deadline_s = neighbours, lanes, deadline_s
         self._overlap, self._sent, self._received = overlap, sent, received
         self._lane: Lane | None = None

@@ -20,7 +20,7 @@ from splitlearn.split.blueprint import build_trunk
 from splitlearn.split.cache import TrunkCache, check_cache
 from splitlearn.split.lora import check_targets
 from splitlearn.split.side import tap
-from splitlearn.split.stage import Trunk
+from splitlearn.split.trunk import Trunk
 from splitlearn.wire.messages import Offer, StepTensor
 
 __all__ = ["Loaded", "build_loaded", "go_to"]

@@ -131,9 +131,8 @@ class Passage:
         g_BTD = self._entered[party].grad
         assert g_BTD is not None, "a gradient is sent before its backward was done"
         encoded, sum_BSD = self._encoded(party), None
-        if (
-            encoded is not None
-        ):  # taken along, so that the peer's share is added to those of layers above
+        if encoded is not None:
+            # Taken along, so that the peer's share is added to those of the layers above.
             sum_BSD, encoded.entered.grad = encoded.entered.grad, None
         self._send(party, Kind.GRADIENT, g_BTD, beside=sum_BSD)
 

@@ -6,7 +6,7 @@ tensors only as what codecs turn into parts; never touches a network.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -19,6 +19,7 @@ from splitlearn.channel.base import Released
 from splitlearn.errors import AuditError, RefusedError, SplitLearnError, WireError
 from splitlearn.gate.account import Account, Outcome
 from splitlearn.gate.batches import check_written, pack_ids
+from splitlearn.gate.facts import facts_of, with_bytes
 from splitlearn.gate.rows import (
     check_arguments,
     check_hashes,
@@ -27,12 +28,9 @@ from splitlearn.gate.rows import (
     read_back,
     rows_of,
     same_bits,
-    texts_beside,
 )
 from splitlearn.identity import PartyName
-from splitlearn.manifest.chains import SAMPLES
 from splitlearn.policy import (
-    STEP_KINDS,
     Direction,
     Facts,
     LabelGuard,
@@ -46,7 +44,7 @@ from splitlearn.policy import (
 from splitlearn.roles import Kind
 from splitlearn.wire import frames, samples, tensors
 from splitlearn.wire.frames import BEARS_TENSORS, Frame
-from splitlearn.wire.ids import IdBatch, codec_name, unpack
+from splitlearn.wire.ids import IdBatch, unpack
 from splitlearn.wire.messages import Ids, Meta, Round, Samples, StepTensor, Terms
 from splitlearn.wire.tensors import Part
 
@@ -171,7 +169,7 @@ class Gate:
                 x_ND = rows_of(tensor)
                 attempt.parts = (PartShape.before_encoding(x_ND.shape),)
             facts = self._facts(kind, "out", meta, private=private)
-            facts = _with_bytes(facts, parts=parts or (), wire_bytes=0)
+            facts = with_bytes(facts, parts=parts or (), wire_bytes=0)
             if x_ND is not None and codec is not None:
                 rows, columns = x_ND.shape
                 facts = _replace(facts, codec=codec.name, rows=rows, columns=columns)
@@ -196,7 +194,7 @@ class Gate:
                     "fault",
                     rule="content.frame",
                 )
-            facts = _with_bytes(facts, parts=written, wire_bytes=len(raw))
+            facts = with_bytes(facts, parts=written, wire_bytes=len(raw))
             rule = self._ledger.take(facts)
             error: float | None = None
             if x_ND is not None and codec is not None:
@@ -232,7 +230,7 @@ class Gate:
             parts = tensors.decode(frame.payload) if frame.kind in BEARS_TENSORS else ()
             attempt.parts = tuple(PartShape.of(part) for part in parts)
             facts = self._facts(frame.kind, "in", frame.meta, private=None)
-            facts = _with_bytes(facts, parts=parts, wire_bytes=len(frame.raw))
+            facts = with_bytes(facts, parts=parts, wire_bytes=len(frame.raw))
             rule = self._ledger.take(facts)
             self._account.enter(frame, facts=facts, rule=rule, parts=attempt.parts)
             if parts:
@@ -346,25 +344,14 @@ class Gate:
     def _facts(
         self, kind: Kind, direction: Direction, meta: Meta, *, private: Private | None
     ) -> Facts:
-        """What is known of a message before its tensor is looked at."""
-        travelling = meta.lengths if isinstance(meta, StepTensor | Ids) else ()
-        lengths = private.lengths if private is not None else travelling
-        longest = (*lengths, *travelling, *texts_beside(meta, private))
-        facts = Facts(
-            direction=direction,
+        return facts_of(
+            kind,
+            direction,
+            meta,
             peer=self._peer.role,
-            kind=kind,
-            examples=max(len(lengths), len(travelling)),
-            longest=max(longest, default=0),
-            generated=kind is Kind.ACTIVATION
-            and isinstance(meta, StepTensor)
-            and meta.phase == "generate",
+            vocabulary=self._vocabulary,
+            private=private,
         )
-        if isinstance(meta, Ids):
-            # As rows of one column: one id for each token.
-            name = codec_name(self._vocabulary)
-            return _replace(facts, codec=name, rows=sum(meta.lengths), columns=1)
-        return facts
 
     def _check_rows(
         self,
@@ -395,12 +382,3 @@ class _Attempt:
     kind: Kind
     direction: Direction
     parts: tuple[PartShape, ...] = ()
-
-
-def _with_bytes(facts: Facts, *, parts: Sequence[Part], wire_bytes: int) -> Facts:
-    return _replace(
-        facts,
-        dtypes=frozenset(part.dtype for part in parts),
-        wire_bytes=wire_bytes,
-        linked=facts.kind in STEP_KINDS and any(part.name == SAMPLES for part in parts),
-    )

@@ -26,13 +26,13 @@ from splitlearn.split.rows import mask_of, pack, reads_padding, unpack
 from splitlearn.split.side import put_side, tap, taps_of
 from splitlearn.split.stage import (
     RemoteStage,
-    Trunk,
     factor,
     remote_stage,
     remote_stages,
     split,
     split_chain,
 )
+from splitlearn.split.trunk import Trunk
 from splitlearn.split.weights import (
     GROUPS,
     digest,

@@ -21,7 +21,8 @@ from splitlearn.split.anatomy import (
 )
 from splitlearn.split.cut import Cut, cut_of, fault
 from splitlearn.split.families import ACTIVATIONS, ATTENTIONS, TRUNKS, Family
-from splitlearn.split.stage import Trunk, lay_out, uncuttable
+from splitlearn.split.stage import lay_out, uncuttable
+from splitlearn.split.trunk import Trunk
 from splitlearn.wire.messages import CutSpec, TrunkModel
 
 __all__ = ["build_trunk", "trunk_model"]

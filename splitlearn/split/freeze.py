@@ -17,7 +17,8 @@ from splitlearn.split.anatomy import base_of, family_of, layers_of
 from splitlearn.split.cut import Cut
 from splitlearn.split.lora import adapters_only
 from splitlearn.split.side import Ladder, SideStage
-from splitlearn.split.stage import Trunk, slots_of
+from splitlearn.split.stage import slots_of
+from splitlearn.split.trunk import Trunk
 from splitlearn.wire.messages import Mode
 
 __all__ = ["Mode", "freeze", "freeze_trunk", "set_training"]

@@ -23,7 +23,8 @@ from transformers.pytorch_utils import Conv1D
 
 from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.cut import Cut
-from splitlearn.split.stage import RemoteStage, Trunk, slots_of
+from splitlearn.split.stage import RemoteStage, slots_of
+from splitlearn.split.trunk import Trunk
 from splitlearn.wire.messages import LoraSpec
 
 if TYPE_CHECKING:

@@ -29,7 +29,8 @@ from splitlearn.split.cut import Cut, fault
 from splitlearn.split.families import FAMILIES
 from splitlearn.split.memory import align_file, own_memory
 from splitlearn.split.side import Ladder, SideStage, ladder_in, lay_ladder
-from splitlearn.split.stage import RemoteStage, Slots, Trunk, lay_out, slots_of, uncuttable
+from splitlearn.split.stage import RemoteStage, Slots, lay_out, slots_of, uncuttable
+from splitlearn.split.trunk import Trunk
 from splitlearn.wire.messages import SideSpec
 
 __all__ = [

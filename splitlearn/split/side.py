@@ -21,7 +21,8 @@ from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.anatomy import family_of, hidden_of, layers_of, replace_layers
 from splitlearn.split.bottleneck import Down, PcaBasis, Up, pca_pair
 from splitlearn.split.cut import Cut
-from splitlearn.split.stage import RemoteStage, Trunk
+from splitlearn.split.stage import RemoteStage
+from splitlearn.split.trunk import Trunk
 from splitlearn.wire.messages import SideSpec
 
 __all__ = [

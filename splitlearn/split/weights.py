@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.blueprint import build_trunk
 from splitlearn.split.families import TRUNKS, Family
-from splitlearn.split.stage import Trunk
+from splitlearn.split.trunk import Trunk
 from splitlearn.wire.messages import CutSpec, TrunkModel
 
 __all__ = [

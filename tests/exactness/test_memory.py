@@ -11,7 +11,7 @@ from torch import Tensor
 
 from splitlearn.engine import flight
 from splitlearn.split.cut import Cut
-from splitlearn.split.stage import Trunk
+from splitlearn.split.trunk import Trunk
 from tests.chains import chain_run, run_chain
 from tests.rig import batch_of
 from tests.tiny import tiny_batch, tiny_model

@@ -5,7 +5,8 @@ from transformers import PreTrainedModel
 from splitlearn.errors import WireError
 from splitlearn.split.cache import MAX_CACHE_BYTES, TrunkCache, check_cache
 from splitlearn.split.cut import Cut
-from splitlearn.split.stage import Trunk, split
+from splitlearn.split.stage import split
+from splitlearn.split.trunk import Trunk
 from tests.tiny import DECODERS, tiny_model
 
 

@@ -20,7 +20,8 @@ from splitlearn.errors import ManifestError
 from splitlearn.split.bottleneck import fit_pca
 from splitlearn.split.cut import Bottleneck, Cut
 from splitlearn.split.merge import CUT_FILE, WEIGHTS_FILE, load_merged, merged, save_merged
-from splitlearn.split.stage import Trunk, factor, remote_stage, split
+from splitlearn.split.stage import factor, remote_stage, split
+from splitlearn.split.trunk import Trunk
 from tests.tiny import (
     DECODERS,
     ENCODERS,

@@ -12,7 +12,8 @@ from splitlearn.split.anatomy import base_of
 from splitlearn.split.blueprint import build_trunk, trunk_model
 from splitlearn.split.cut import Bottleneck, Cut, spec_of
 from splitlearn.split.families import FAMILIES
-from splitlearn.split.stage import Trunk, factor, split
+from splitlearn.split.stage import factor, split
+from splitlearn.split.trunk import Trunk
 from splitlearn.split.weights import (
     digest,
     load_layers_from_folder,
