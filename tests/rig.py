@@ -22,6 +22,7 @@ from splitlearn.engine.compute import ComputeEngine
 from splitlearn.engine.device import CPU, Device
 from splitlearn.engine.events import Event
 from splitlearn.engine.line import Peer
+from splitlearn.engine.plain import train_plain
 from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.trusted import TrustedEngine
 from splitlearn.gate import Gate
@@ -339,3 +340,24 @@ def run_in_memory(
     for party in (trusted, compute):
         party.log.close()
     return Result(engine.losses, trunk, run.local, trusted, compute, engine)  # type: ignore[arg-type]
+
+
+def train_unsplit(
+    model: PreTrainedModel,
+    run: TrustedRun,
+    *,
+    steps: Callable[[int], Sequence[Batch]],
+    seed: int = 0,
+    clip_norm: float | None = None,
+    observe: Callable[[Event], None] = lambda _: None,
+) -> list[float]:
+    """Losses of the plain loop with a run's optimiser and schedule; the whole model is trained by it."""
+    return train_plain(
+        model,
+        steps=steps,
+        optimiser=run.offer.optimiser,
+        schedule=run.offer.schedule,
+        seed=seed,
+        observe=observe,
+        clip_norm=clip_norm,
+    )

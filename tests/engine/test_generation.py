@@ -17,7 +17,6 @@ from splitlearn.audit.records import Payload, decode
 from splitlearn.channel import Channel, pair
 from splitlearn.engine import line
 from splitlearn.engine.generation import Sampling
-from splitlearn.engine.plain import train_plain
 from splitlearn.engine.prepare import check_policy
 from splitlearn.engine.run import TrustedRun
 from splitlearn.engine.trusted import TrustedEngine
@@ -40,6 +39,7 @@ from tests.rig import (
     Party,
     batch_of,
     compute_party,
+    train_unsplit,
     trusted_engine,
     trusted_party,
     trusted_run,
@@ -126,22 +126,29 @@ def unsplit(
     return found, said
 
 
+def both_ways(
+    folder: Path, model_type: str, sampling: Sampling
+) -> tuple[list[Tensor], list[Tensor], list[tuple[Tensor, list[Tensor]]]]:
+    """Two batches gone on with, split: texts, and logits of each step; then both of the unsplit model."""
+    model = tiny_model(model_type)
+    whole = copy.deepcopy(model)
+    run = run_of(model)
+    said: list[Tensor] = []
+    hook = model.get_output_embeddings().register_forward_hook(lambda _, __, out: said.append(out))
+    with at_work(folder, run) as engine:
+        said.clear()
+        found = engine.generate([PROMPT, TWO], sampling=sampling)
+    hook.remove()
+    return found, said, [unsplit(whole, ids, sampling) for ids in (PROMPT, TWO)]
+
+
 @pytest.mark.parametrize("sampling", [Sampling(tokens=9), DRAWN], ids=["likeliest", "drawn"])
 @pytest.mark.parametrize("model_type", DECODERS)
 def test_tokens_and_logits_are_those_of_the_unsplit_model_with_its_cache(
     tmp_path: Path, model_type: str, sampling: Sampling
 ) -> None:
     """Mistral's window is 4 tokens: what it drops is dropped at both parties."""
-    model = tiny_model(model_type)
-    whole = copy.deepcopy(model)
-    run = run_of(model)
-    said: list[Tensor] = []
-    hook = model.get_output_embeddings().register_forward_hook(lambda _, __, out: said.append(out))
-    with at_work(tmp_path, run) as engine:
-        said.clear()
-        found = engine.generate([PROMPT, TWO], sampling=sampling)
-    hook.remove()
-    expected = [unsplit(whole, ids, sampling) for ids in (PROMPT, TWO)]
+    found, said, expected = both_ways(tmp_path, model_type, sampling)
     for one, (other, _) in zip(found, expected, strict=True):
         assert torch.equal(one, other)
         assert one.shape[1] > 4
@@ -160,16 +167,7 @@ def test_a_decoder_above_a_remote_encoder_says_what_the_unsplit_model_says(
     tmp_path: Path, model_type: str, sampling: Sampling
 ) -> None:
     """Each text goes through the encoder once; the decoder needs nobody."""
-    model = tiny_model(model_type)
-    whole = copy.deepcopy(model)
-    run = run_of(model)
-    said: list[Tensor] = []
-    hook = model.get_output_embeddings().register_forward_hook(lambda _, __, out: said.append(out))
-    with at_work(tmp_path, run) as engine:
-        said.clear()
-        found = engine.generate([PROMPT, TWO], sampling=sampling)
-    hook.remove()
-    expected = [unsplit(whole, ids, sampling) for ids in (PROMPT, TWO)]
+    found, said, expected = both_ways(tmp_path, model_type, sampling)
     assert all(torch.equal(one, other) for one, (other, _) in zip(found, expected, strict=True))
     assert [one[:, 0].tolist() for one in found] == [[2], [2, 2]]  # where a decoder begins
     logits = [step for _, steps in expected for step in steps]
@@ -202,14 +200,7 @@ def test_a_run_with_adapters_goes_on_as_the_unsplit_model_and_as_the_merged_one(
     )
     adapt(blocks_of(whole, cut=cut, where="trunk", train_bottom=False), spec)
     freeze(whole, cut=cut, mode="lora", train_bottom=False)
-    train_plain(
-        whole,
-        steps=lambda _: [batch_of(tiny_batch(base))],
-        optimiser=run.offer.optimiser,
-        schedule=run.offer.schedule,
-        seed=0,
-        observe=lambda _: None,
-    )
+    train_unsplit(whole, run, steps=lambda _: [batch_of(tiny_batch(base))])
     sampling = Sampling(tokens=9)
     with at_work(tmp_path, run) as engine:
         (found,) = engine.generate([TWO], sampling=sampling)

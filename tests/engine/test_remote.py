@@ -15,7 +15,7 @@ from splitlearn.channel import pair
 from splitlearn.engine.line import Hop, Peer
 from splitlearn.engine.noise import LabelNoise
 from splitlearn.engine.optimiser import build_stepper
-from splitlearn.engine.plain import evaluate_plain, train_plain
+from splitlearn.engine.plain import evaluate_plain
 from splitlearn.engine.remote import RemoteTrunk
 from splitlearn.engine.run import TrustedRun
 from splitlearn.errors import ManifestError, SessionError
@@ -25,7 +25,7 @@ from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import Detail
 from tests.crossed import crossed_model
 from tests.exactness.test_engine import batches
-from tests.rig import ComputeThread, Party, compute_party, trusted_party, trusted_run
+from tests.rig import ComputeThread, Party, compute_party, train_unsplit, trusted_party, trusted_run
 from tests.tiny import tiny_model
 
 CUT, STEPS, MICRO = Cut(1, 3), 10, 2
@@ -84,14 +84,7 @@ def test_ten_steps_of_an_own_loop_are_those_of_the_unsplit_model(
     freeze(whole, cut=CUT, mode=mode, train_bottom=train_bottom)
     run = trusted_run(model, cut=CUT, total=STEPS, mode=mode, train_bottom=train_bottom)
     steps: Callable[[int], list[Batch]] = lambda step: batches(model, step, micro=MICRO)  # noqa: E731
-    expected = train_plain(
-        whole,
-        steps=steps,
-        optimiser=run.offer.optimiser,
-        schedule=run.offer.schedule,
-        seed=0,
-        observe=lambda _: None,
-    )
+    expected = train_unsplit(whole, run, steps=steps)
     held_out = batches(model, 77)
     scores = evaluate_plain(whole, batches=held_out, observe=lambda _: None)
     with connected(tmp_path, run) as room:

@@ -17,7 +17,7 @@ from splitlearn.channel.memory import MemoryChannel
 from splitlearn.codecs.base import to_part
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.events import Began, Evaluated, Event, RolledBack, StepDone
-from splitlearn.engine.plain import evaluate_plain, train_plain
+from splitlearn.engine.plain import evaluate_plain
 from splitlearn.engine.run import IN_FLIGHT, TrustedRun
 from splitlearn.engine.trusted import EVALUATION_GROUP, TrustedEngine
 from splitlearn.errors import ChannelError, PeerError, RefusedError, SessionError, WireError
@@ -39,6 +39,7 @@ from tests.rig import (
     batch_of,
     compute_party,
     run_in_memory,
+    train_unsplit,
     trusted_engine,
     trusted_party,
     trusted_run,
@@ -63,14 +64,7 @@ def unsplit(
     model: PreTrainedModel, run: TrustedRun, *, steps: Steps, mode: Mode, train_bottom: bool
 ) -> list[float]:
     freeze(model, cut=CUT, mode=mode, train_bottom=train_bottom)
-    return train_plain(
-        model,
-        steps=steps,
-        optimiser=run.offer.optimiser,
-        schedule=run.offer.schedule,
-        seed=run.offer.seed,
-        observe=lambda _: None,
-    )
+    return train_unsplit(model, run, steps=steps, seed=run.offer.seed)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from splitlearn.audit import Payload, read_records, reconcile, verify
 from splitlearn.audit.findings import Exit
 from splitlearn.engine.events import Began, Event, RolledBack
 from splitlearn.engine.noise import LabelNoise
-from splitlearn.engine.plain import evaluate_plain, train_plain
+from splitlearn.engine.plain import evaluate_plain
 from splitlearn.engine.run import IN_FLIGHT
 from splitlearn.policy.accounting import releases_of
 from splitlearn.roles import Kind
@@ -29,7 +29,7 @@ from splitlearn.split.merge import merged
 from splitlearn.split.weights import GROUPS, load_weights, trunk_groups
 from splitlearn.tasks.batches import Batch
 from tests.chains import Ended, chain_engine, chain_run, hosts, run_chain, train_reseeded
-from tests.rig import batch_of
+from tests.rig import batch_of, train_unsplit
 from tests.tiny import tiny_batch, tiny_model
 
 CUT = Cut(1, 4)
@@ -61,6 +61,23 @@ def assert_same_weights(found: dict[str, Tensor], expected: dict[str, Tensor]) -
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.equal(tensor, found[name]), name
+
+
+def run_without_dropout(
+    folder: Path, family: str, *, mode: Mode, train_bottom: bool, direct: bool = False
+) -> Ended:
+    """A chain of three compute parties, held to the very loop of one process."""
+    model = tiny_model(family, layers=5)
+    whole, steps = copy.deepcopy(model), stream(model, micro=2)
+    settings = {"mode": mode, "train_bottom": train_bottom, "direct": direct}
+    run = chain_run(model, cut=CUT, starts=(2, 3), total=STEPS, **settings)  # type: ignore[arg-type]
+    before = {name: t for hop in run.hops for name, t in hop.groups["layers"].items()}
+    ended = run_chain(folder, run, steps=steps)
+    freeze(whole, cut=CUT, mode=mode, train_bottom=train_bottom)
+    assert ended.losses == train_unsplit(whole, run, steps=steps)
+    assert (ended.trunk == {}) is (mode == "features")
+    assert_same_weights(whole_weights(ended, ended.trunk or before), whole.state_dict())
+    return ended
 
 
 @pytest.mark.parametrize("order", ["1f1b", "fill-drain"])
@@ -99,25 +116,7 @@ def test_what_one_dropout_module_drops_at_both_ends_of_an_encoder_is_the_unsplit
 def test_without_dropout_it_is_the_very_loop_of_one_process(
     tmp_path: Path, family: str, mode: Mode, train_bottom: bool
 ) -> None:
-    model = tiny_model(family, layers=5)
-    whole, steps = copy.deepcopy(model), stream(model, micro=2)
-    run = chain_run(
-        model, cut=CUT, starts=(2, 3), total=STEPS, mode=mode, train_bottom=train_bottom
-    )
-    before = {name: t for hop in run.hops for name, t in hop.groups["layers"].items()}
-    ended = run_chain(tmp_path, run, steps=steps)
-    freeze(whole, cut=CUT, mode=mode, train_bottom=train_bottom)
-    losses = train_plain(
-        whole,
-        steps=steps,
-        optimiser=run.offer.optimiser,
-        schedule=run.offer.schedule,
-        seed=0,
-        observe=lambda _: None,
-    )
-    assert ended.losses == losses
-    assert (ended.trunk == {}) is (mode == "features")
-    assert_same_weights(whole_weights(ended, ended.trunk or before), whole.state_dict())
+    run_without_dropout(tmp_path, family, mode=mode, train_bottom=train_bottom)
 
 
 def test_narrow_outer_cuts_change_nothing_about_who_hosts_the_trunk(tmp_path: Path) -> None:

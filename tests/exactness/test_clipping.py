@@ -10,7 +10,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from splitlearn.engine.events import Event, RolledBack, StepDone
-from splitlearn.engine.plain import train_plain
 from splitlearn.engine.run import TrustedRun
 from splitlearn.roles import Kind
 from splitlearn.split.cut import Cut
@@ -20,7 +19,7 @@ from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import LoraSpec
 from tests.chains import chain_engine, chain_run, hosts, run_chain
 from tests.exactness.test_engine import STEPS, batches, whole_weights
-from tests.rig import run_in_memory, trusted_run
+from tests.rig import run_in_memory, train_unsplit, trusted_run
 from tests.tiny import tiny_model
 
 CUT = Cut(1, 3)
@@ -43,15 +42,7 @@ def plain(
         if isinstance(event, StepDone):
             norms.append(event.norm)
 
-    losses = train_plain(
-        whole,
-        steps=steps,
-        optimiser=run.offer.optimiser,
-        schedule=run.offer.schedule,
-        seed=0,
-        observe=observe,
-        clip_norm=clip_norm,
-    )
+    losses = train_unsplit(whole, run, steps=steps, observe=observe, clip_norm=clip_norm)
     return losses, norms
 
 

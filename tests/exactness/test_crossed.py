@@ -40,6 +40,7 @@ from tests.rig import (
     ComputeThread,
     compute_party,
     run_in_memory,
+    train_unsplit,
     trusted_engine,
     trusted_party,
     trusted_run,
@@ -141,15 +142,7 @@ def assert_the_unsplit_run(
     """whole: the same model, frozen and adapted alike."""
     before = {name: t.clone() for name, t in run.groups["layers"].items()}
     result = run_in_memory(tmp_path, run, steps=steps)
-    expected = train_plain(
-        whole,
-        steps=steps,
-        optimiser=run.offer.optimiser,
-        schedule=run.offer.schedule,
-        seed=0,
-        observe=lambda _: None,
-        clip_norm=clip_norm,
-    )
+    expected = train_unsplit(whole, run, steps=steps, clip_norm=clip_norm)
     assert result.losses == expected
     if run.offer.detail.lora is not None:
         return
@@ -253,14 +246,7 @@ def test_an_encoder_and_its_decoder_at_different_parties_are_as_exact(
     )
     before = {name: t.clone() for hop in run.hops for name, t in hop.groups["layers"].items()}
     ended = run_chain(tmp_path, run, steps=steps)
-    expected = train_plain(
-        whole,
-        steps=steps,
-        optimiser=run.offer.optimiser,
-        schedule=run.offer.schedule,
-        seed=0,
-        observe=lambda _: None,
-    )
+    expected = train_unsplit(whole, run, steps=steps)
     assert ended.losses == expected
     offers = [hop.offer for hop in run.hops]
     found = whole_weights(run.local, ended.trunk or before, cut=cut, offers=offers)

@@ -15,13 +15,13 @@ from transformers import PreTrainedModel
 from splitlearn.audit import HopHead, Payload, read_records, reconcile, verify
 from splitlearn.audit.findings import Exit
 from splitlearn.engine.events import Began, Event, RolledBack
-from splitlearn.engine.plain import evaluate_plain, train_plain
+from splitlearn.engine.plain import evaluate_plain
 from splitlearn.engine.prepare import prepare
 from splitlearn.engine.run import IN_FLIGHT
 from splitlearn.manifest import load_job
 from splitlearn.policy import STEP_KINDS
 from splitlearn.roles import Kind
-from splitlearn.split.freeze import Mode, freeze
+from splitlearn.split.freeze import Mode
 from splitlearn.tasks.batches import Batch
 from tests.chains import (
     Ended,
@@ -39,6 +39,7 @@ from tests.exactness.test_chain import (
     STEPS,
     Steps,
     assert_same_weights,
+    run_without_dropout,
     stream,
     whole_weights,
 )
@@ -82,31 +83,7 @@ def test_a_direct_chain_with_dropout_is_the_unsplit_run(
 def test_without_dropout_it_is_the_very_loop_of_one_process(
     tmp_path: Path, family: str, mode: Mode, train_bottom: bool
 ) -> None:
-    model = tiny_model(family, layers=5)
-    whole, steps = copy.deepcopy(model), stream(model, micro=2)
-    run = chain_run(
-        *(model,),
-        cut=CUT,
-        starts=(2, 3),
-        total=STEPS,
-        mode=mode,
-        train_bottom=train_bottom,
-        direct=True,
-    )
-    before = {name: t for hop in run.hops for name, t in hop.groups["layers"].items()}
-    ended = run_chain(tmp_path, run, steps=steps)
-    freeze(whole, cut=CUT, mode=mode, train_bottom=train_bottom)
-    losses = train_plain(
-        whole,
-        steps=steps,
-        optimiser=run.offer.optimiser,
-        schedule=run.offer.schedule,
-        seed=0,
-        observe=lambda _: None,
-    )
-    assert ended.losses == losses
-    assert (ended.trunk == {}) is (mode == "features")
-    assert_same_weights(whole_weights(ended, ended.trunk or before), whole.state_dict())
+    ended = run_without_dropout(tmp_path, family, mode=mode, train_bottom=train_bottom, direct=True)
     assert_no_row_went_round(ended)
 
 

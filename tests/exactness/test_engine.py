@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from splitlearn.audit.log import read_lines
 from splitlearn.audit.records import Payload, decode
 from splitlearn.channel import Channel, Listener, connect, pair
-from splitlearn.engine.plain import evaluate_plain, train_plain
+from splitlearn.engine.plain import evaluate_plain
 from splitlearn.engine.run import TrustedRun
 from splitlearn.roles import Kind, Role
 from splitlearn.split.blueprint import build_trunk
@@ -39,6 +39,7 @@ from tests.rig import (
     batch_of,
     compute_party,
     run_in_memory,
+    train_unsplit,
     trusted_engine,
     trusted_party,
     trusted_run,
@@ -75,14 +76,7 @@ def plain(
 ) -> tuple[list[float], dict[str, Tensor]]:
     freeze(model, cut=cut, mode=mode, train_bottom=train_bottom)
     run = trusted_run(copy.deepcopy(model), cut=cut, total=STEPS)
-    losses = train_plain(
-        model,
-        steps=lambda step: batches(model, step),
-        optimiser=run.offer.optimiser,
-        schedule=run.offer.schedule,
-        seed=seed,
-        observe=lambda _: None,
-    )
+    losses = train_unsplit(model, run, steps=lambda step: batches(model, step), seed=seed)
     return losses, model.state_dict()
 
 
@@ -132,14 +126,7 @@ def assert_a_decoders_run(
     cut, whole = Cut(1, 3), copy.deepcopy(model)
     freeze(whole, cut=cut, mode="full", train_bottom=True)
     run = trusted_run(model, cut=cut, total=STEPS)
-    expected = train_plain(
-        whole,
-        steps=steps,
-        optimiser=run.offer.optimiser,
-        schedule=run.offer.schedule,
-        seed=0,
-        observe=lambda _: None,
-    )
+    expected = train_unsplit(whole, run, steps=steps)
     result = run_in_memory(tmp_path, run, steps=steps)
     assert result.losses == expected
     found = whole_weights(result, cut, result.trunk)

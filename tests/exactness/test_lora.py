@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from splitlearn.engine.plain import train_plain
 from splitlearn.split.cut import Bottleneck, Cut
 from splitlearn.split.freeze import freeze
 from splitlearn.split.lora import Where, adapt, blocks_of, trained_state
 from splitlearn.split.stage import factor
 from splitlearn.wire.messages import LoraSpec
 from tests.exactness.test_engine import STEPS, batches
-from tests.rig import run_in_memory, trusted_run
+from tests.rig import run_in_memory, train_unsplit, trusted_run
 from tests.tiny import tiny_model
 
 CUT = Cut(1, 3)
@@ -50,14 +49,7 @@ def test_a_split_run_with_adapters_is_the_unsplit_run(
         model, cut=cut, total=STEPS, mode="lora", train_bottom=train_bottom, lora=spec, where=where
     )
     steps = lambda step: batches(model, step, micro=micro)  # noqa: E731
-    expected = train_plain(
-        whole,
-        steps=steps,
-        optimiser=run.offer.optimiser,
-        schedule=run.offer.schedule,
-        seed=0,
-        observe=lambda _: None,
-    )
+    expected = train_unsplit(whole, run, steps=steps)
     before = {name: tensor.clone() for name, tensor in run.groups["adapters"].items()}
     result = run_in_memory(tmp_path, run, steps=steps)
     assert result.losses == expected

@@ -12,7 +12,6 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from splitlearn.engine.plain import train_plain
 from splitlearn.split.anatomy import base_of, family_of, layers_of
 from splitlearn.split.cut import Cut
 from splitlearn.split.freeze import freeze
@@ -20,7 +19,7 @@ from splitlearn.split.lora import Where, adapt, blocks_of, targets_in, trained_s
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import LoraSpec
 from tests.exactness.test_engine import STEPS, batches
-from tests.rig import run_in_memory, trusted_run
+from tests.rig import run_in_memory, train_unsplit, trusted_run
 from tests.tiny import DECODERS, ENCODERS, WRITERS, tiny_model
 
 CUT = Cut(1, 2)
@@ -58,14 +57,7 @@ def test_adapters_train_as_in_the_unsplit_run(
         where=where,
         every=STEPS,
     )
-    expected = train_plain(
-        whole,
-        steps=steps,
-        optimiser=run.offer.optimiser,
-        schedule=run.offer.schedule,
-        seed=0,
-        observe=lambda _: None,
-    )
+    expected = train_unsplit(whole, run, steps=steps)
     begun = {name: tensor.clone() for name, tensor in run.groups["adapters"].items()}
     result = run_in_memory(tmp_path, run, steps=steps)
     assert result.losses == expected

@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 from splitlearn.audit.log import read_lines
 from splitlearn.audit.records import Payload, decode
 from splitlearn.channel import pair
-from splitlearn.engine.plain import train_plain
 from splitlearn.engine.run import TrustedRun
 from splitlearn.roles import Kind
 from splitlearn.split.bottleneck import PcaBasis, fit_pca
@@ -30,6 +29,7 @@ from tests.rig import (
     batch_of,
     compute_party,
     run_in_memory,
+    train_unsplit,
     trusted_engine,
     trusted_party,
     trusted_run,
@@ -89,14 +89,7 @@ def test_a_split_run_with_a_side_network_is_the_unsplit_run(
     freeze(whole, cut=cut, mode="side", train_bottom=False)
     run = side_run(family=family, cut=cut)
     steps: Callable[[int], list[Batch]] = lambda step: batches(model, step, micro=micro)  # noqa: E731
-    expected = train_plain(
-        whole,
-        steps=steps,
-        optimiser=run.offer.optimiser,
-        schedule=run.offer.schedule,
-        seed=0,
-        observe=lambda _: None,
-    )
+    expected = train_unsplit(whole, run, steps=steps)
     result = run_in_memory(tmp_path, run, steps=steps)
     assert result.losses == expected
     assert result.trunk == {}

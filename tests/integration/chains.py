@@ -3,6 +3,8 @@ host a part of the layers between each. Built of the same pieces as `organisatio
 """
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.federation import make_identity
@@ -16,7 +18,7 @@ from tests.integration.organisations import (
 from tests.jobs import a_port
 from tests.link import LinkProxy
 
-__all__ = ["PARTIES", "Chain"]
+__all__ = ["PARTIES", "Arranged", "Chain", "arranged", "run_undisturbed"]
 
 PARTIES = ("gpuhost", "farm")
 _CHAIN = """\
@@ -118,3 +120,36 @@ class Chain:
         process = self._starter.start(*arguments, folder=self.folder, output=output)
         self._started.append(process)
         return process
+
+
+# Makes a chain that is closed at a test's end.
+Arranged = Callable[..., Chain]
+
+
+@contextmanager
+def run_undisturbed(chain: Chain) -> Iterator[Chain]:
+    """A whole run that nobody disturbs, evaluated and exported; the chain is closed afterwards."""
+    try:
+        hosts = [chain.host(party, runs=3) for party in PARTIES]
+        for command in (("train",), ("evaluate",), ("export", "--to", "model")):
+            clinic = chain.clinic(*command)
+            assert clinic.wait() == 0, clinic.said + "".join(host.said for host in hosts)
+        for host in hosts:
+            assert host.wait() == 0, host.said
+        yield chain
+    finally:
+        chain.close()
+
+
+@contextmanager
+def arranged(folder: Path, *, inputs: Path, starter: Starter) -> Iterator[Arranged]:
+    """What a test makes its chains by."""
+    made: list[Chain] = []
+
+    def make(**how: bool) -> Chain:
+        made.append(Chain(folder, inputs=inputs, starter=starter, **how))
+        return made[-1]
+
+    yield make
+    for chain in made:
+        chain.close()

@@ -6,7 +6,7 @@ weights and optimiser state of all parties, to the bit.
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import splitlearn
 from parties import cli
-from tests.integration.chains import PARTIES, Chain
+from tests.integration.chains import PARTIES, Arranged, Chain, arranged, run_undisturbed
 from tests.integration.organisations import (
     STEPS,
     Interpreter,
@@ -25,8 +25,6 @@ from tests.integration.organisations import (
     records,
 )
 
-Arranged = Callable[..., Chain]
-
 
 @pytest.fixture(scope="module")
 def undisturbed(
@@ -34,30 +32,15 @@ def undisturbed(
 ) -> Iterator[Chain]:
     """A whole run that nobody disturbs, evaluated and exported, each command an interpreter."""
     with Interpreter(home) as starter:
-        chain = Chain(tmp_path_factory.mktemp("chain"), inputs=inputs, starter=starter)
-        try:
-            hosts = [chain.host(party, runs=3) for party in PARTIES]
-            for command in (("train",), ("evaluate",), ("export", "--to", "model")):
-                clinic = chain.clinic(*command)
-                assert clinic.wait() == 0, clinic.said + "".join(host.said for host in hosts)
-            for host in hosts:
-                assert host.wait() == 0, host.said
+        folder = tmp_path_factory.mktemp("chain")
+        with run_undisturbed(Chain(folder, inputs=inputs, starter=starter)) as chain:
             yield chain
-        finally:
-            chain.close()
 
 
 @pytest.fixture
 def arrange(tmp_path: Path, inputs: Path, template: Template) -> Iterator[Arranged]:
-    made: list[Chain] = []
-
-    def make(*, farm_listens: bool = True) -> Chain:
-        made.append(Chain(tmp_path, inputs=inputs, starter=template, farm_listens=farm_listens))
-        return made[-1]
-
-    yield make
-    for chain in made:
-        chain.close()
+    with arranged(tmp_path, inputs=inputs, starter=template) as make:
+        yield make
 
 
 def audited(*arguments: object) -> dict[str, object]:

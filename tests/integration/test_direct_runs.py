@@ -5,16 +5,15 @@ optimiser state of all parties, to the bit.
 """
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.integration.chains import PARTIES, Chain
+from tests.integration.chains import PARTIES, Arranged, Chain, arranged, run_undisturbed
 from tests.integration.organisations import Template, freeze_in_step, records
 from tests.integration.test_chain_runs import assert_ended_like, audited
-
-Arranged = Callable[..., Chain]
 
 
 @pytest.fixture(scope="module")
@@ -23,30 +22,14 @@ def undisturbed(
 ) -> Iterator[Chain]:
     """A whole run that nobody disturbs, evaluated and exported."""
     folder = tmp_path_factory.mktemp("direct")
-    chain = Chain(folder, inputs=inputs, starter=template, direct=True)
-    try:
-        hosts = [chain.host(party, runs=3) for party in PARTIES]
-        for command in (("train",), ("evaluate",), ("export", "--to", "model")):
-            clinic = chain.clinic(*command)
-            assert clinic.wait() == 0, clinic.said + "".join(host.said for host in hosts)
-        for host in hosts:
-            assert host.wait() == 0, host.said
+    with run_undisturbed(Chain(folder, inputs=inputs, starter=template, direct=True)) as chain:
         yield chain
-    finally:
-        chain.close()
 
 
 @pytest.fixture
 def arrange(tmp_path: Path, inputs: Path, template: Template) -> Iterator[Arranged]:
-    made: list[Chain] = []
-
-    def make() -> Chain:
-        made.append(Chain(tmp_path, inputs=inputs, starter=template, direct=True))
-        return made[-1]
-
-    yield make
-    for chain in made:
-        chain.close()
+    with arranged(tmp_path, inputs=inputs, starter=template) as make:
+        yield partial(make, direct=True)
 
 
 def assert_the_hop_is_clean(chain: Chain, *, conversations: int) -> None:
