@@ -21,7 +21,6 @@ from splitlearn.errors import ManifestError, WireError
 from splitlearn.gate import Private
 from splitlearn.roles import Kind
 from splitlearn.split.crossing import Beside, apart_again, as_one
-from splitlearn.split.families import TRUNKS
 from splitlearn.split.rows import pack, unpack
 from splitlearn.tasks.batches import Batch
 from splitlearn.tasks.encode import IGNORED
@@ -39,12 +38,8 @@ __all__ = [
 
 
 def crosses(offer: Offer) -> bool:
-    """Whether the offered layers are a decoder's that attends to an encoder; of an unknown model, no."""
-    family, layers = TRUNKS.get(offer.model.model_type), offer.model.fields.get("layers")
-    if family is None or not isinstance(layers, int):
-        return False
-    border = family.border(layers)
-    return border is not None and offer.cut.first >= border
+    """Whether the offered layers are a decoder's that attends to an encoder."""
+    return offer.model.takes_memory(offer.cut.first)
 
 
 def check_generates(offers: Iterable[Offer]) -> None:

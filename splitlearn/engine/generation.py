@@ -138,9 +138,8 @@ def go_on(
                 for line in lines:
                     line.settle_if_due()
         finally:
-            if (
-                not work.dead
-            ):  # in here, or whether gradients are kept would be left as it stands there
+            if not work.dead:
+                # In here, or whether gradients are kept would be left as it stands there.
                 work.throw()
     result: Tensor = left.cpu()
     told(result.shape[1] - begun)  # a decoder at home has said all of it by now

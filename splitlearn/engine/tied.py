@@ -16,7 +16,7 @@ __all__ = ["Tied"]
 
 
 class Tied:
-    """The shared weights of a local model that train; without any, both methods do nothing."""
+    """The shared weights of a local model that train; without any, no method does anything."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -26,14 +26,9 @@ class Tied:
     @contextmanager
     def top(self, micro_batch: int) -> Iterator[None]:
         """Around the backward of a micro-batch's top: its share is held back."""
-        weights = self._weights()
-        before = [weight.grad for weight in weights]
-        for weight in weights:
-            weight.grad = None
-        yield
-        self._held[micro_batch] = [weight.grad for weight in weights]
-        for weight, grad in zip(weights, before, strict=True):
-            weight.grad = grad
+        self._held[micro_batch] = [None] * len(self._weights())
+        with self.between(micro_batch):
+            yield
 
     @contextmanager
     def between(self, micro_batch: int) -> Iterator[None]:

@@ -141,7 +141,9 @@ def plan_of_offer(offer: "Offer") -> Plan:
         columns=_columns(lower=lower or width, upper=upper or width),
         generates=offer.purpose == "generate",
         clips=offer.detail.clips,
-        beside=_beside(_crosses(offer), trains=offer.detail.memory_trains),
+        beside=_beside(
+            offer.model.takes_memory(offer.cut.first), trains=offer.detail.memory_trains
+        ),
         rows=STEP_KINDS
         if hops is None
         else _rows(first=hops.before is None, last=hops.after is None),
@@ -340,12 +342,6 @@ def _crossed(job: "Job", party: int) -> bool:
         return job.cut.stack == "decoder"
     _, border = _sizes(job.model.path, stack="encoder")
     return party > 0 and job.starts[party - 1] >= border
-
-
-def _crosses(offer: "Offer") -> bool:
-    model, border = offer.model.model_type, offer.model.fields.get("layers", 0)
-    both = model.endswith("-both") and isinstance(border, int) and offer.cut.first >= border
-    return model.endswith("-decoder") or both
 
 
 def _beside(crossed: bool, *, trains: bool) -> frozenset[Kind]:

@@ -64,10 +64,25 @@ class Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=T
 
 
 class TrunkModel(Meta, frozen=True):
-    """What the peer needs to build the trunk's layers: a model type and the numbers of its layers."""
+    """What the peer needs to build the trunk's layers: a model type and the numbers of its layers.
+
+    model_type: of a model that has an encoder and a decoder, with the stack of layers that is cut behind it,
+    if that is not the encoder's: "bart-decoder", or "bart-both", where layers are counted on.
+    """
 
     model_type: Name
     fields: Annotated[dict[Name, bool | Small | Real | Name], msgspec.Meta(max_length=32)]
+
+    def takes_memory(self, first: int) -> bool:
+        """Whether layers from `first` on are a decoder's, which are handed its encoder's output, too.
+
+        >>> TrunkModel("bart-both", {"layers": 6}).takes_memory(7), TrunkModel("bart", {}).takes_memory(7)
+        (True, False)
+        """
+        stack, encoder = self.model_type.rpartition("-")[2], self.fields.get("layers")
+        return stack == "decoder" or (
+            stack == "both" and isinstance(encoder, int) and first >= encoder
+        )
 
 
 class BottleneckSpec(Meta, frozen=True):

@@ -3,6 +3,7 @@ from torch import nn
 
 from splitlearn.split.anatomy import family_of, layers_of
 from splitlearn.split.families import ACTIVATIONS, FAMILIES, TRUNKS, trunk_name
+from splitlearn.wire.messages import TrunkModel
 from tests.tiny import DECODERS, ENCODERS, WRITERS, tiny_model
 
 
@@ -28,6 +29,16 @@ def test_no_activation_in_the_table_has_weights() -> None:
 
     for name in ACTIVATIONS.values():
         assert not list(ACT2FN[name].parameters()), name
+
+
+@pytest.mark.parametrize("row", TRUNKS)
+def test_whose_layers_are_handed_a_memory_is_told_by_the_rows_name(row: str) -> None:
+    """What the wire's metadata say without the table is what the table says."""
+    for encoder in (2, 6):
+        border = TRUNKS[row].border(encoder)
+        for first in (0, 1, encoder, encoder + 1):
+            told = TrunkModel(row, {"layers": encoder}).takes_memory(first)
+            assert told is (border is not None and first >= border)
 
 
 def test_a_decoder_that_has_an_encoder_is_a_row_beside_its_encoders() -> None:
