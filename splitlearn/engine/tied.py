@@ -26,7 +26,7 @@ class Tied:
     @contextmanager
     def top(self, micro_batch: int) -> Iterator[None]:
         """Around the backward of a micro-batch's top: its share is held back."""
-        self._held[micro_batch] = [None] * len(self._weights())
+        self._held.pop(micro_batch, None)  # of a step that was broken off
         with self.between(micro_batch):
             yield
 
@@ -35,7 +35,8 @@ class Tied:
         """Around the backward of a piece between two parties: its share joins the one that is held back."""
         weights = self._weights()
         before = [weight.grad for weight in weights]
-        for weight, share in zip(weights, self._held[micro_batch], strict=True):
+        held = self._held.get(micro_batch) or [None] * len(weights)
+        for weight, share in zip(weights, held, strict=True):
             weight.grad = share
         yield
         self._held[micro_batch] = [weight.grad for weight in weights]
