@@ -170,13 +170,17 @@ def write_files(
     train: Sequence[tuple[str, str]],
     evaluate: Sequence[tuple[str, str]],
     public: Sequence[str],
+    policy: str = "demo",
 ) -> None:
-    """What the jobs of a folder read: sentences with their labels, public lines, both policies."""
+    """What the jobs of a folder read: sentences with their labels, public lines, both policies.
+
+    policy: the trusted party's, of those that are shipped.
+    """
     for name, some in (("train", train), ("evaluate", evaluate)):
         lines = [json.dumps({"text": text, "label": label}) for text, label in some]
         (place / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     (place / "public.txt").write_text("\n".join(public) + "\n")
-    (place / "policy.toml").write_text((POLICIES / "demo.toml").read_text())
+    (place / "policy.toml").write_text((POLICIES / f"{policy}.toml").read_text())
     (place / "compute-policy.toml").write_text((POLICIES / "compute.toml").read_text())
 
 
