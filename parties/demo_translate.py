@@ -2,7 +2,7 @@
 
 Two processes with identities, policies and logs of their own, over an emulated link of 100 Mbit/s and 20 ms:
 once through codecs and once uncompressed, side by side. Then the same in one process, and from scratch for as
-long.
+many steps.
 """
 
 import json
@@ -88,7 +88,7 @@ def demo_translate(
             console.print("waiting for the uncompressed run beside it", markup=False)
             log = out / "target" / "uncompressed.txt"
             ended(uncompressed, log=log, patience_s=_PATIENCE_S)
-        console.rule("the same in one process, and from scratch for as long")
+        console.rule("the same in one process, and from scratch for as many steps")
         local, scratch = baselines(out)
         across = {name: metrics_of(out, name) for name in RUNS}
         metrics = summary(out, across=across, local=local, scratch=scratch)
@@ -143,15 +143,14 @@ def _training(out: Path, name: str) -> AbstractContextManager["subprocess.Popen[
 
 
 def baselines(out: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """In one process, and from scratch beside it for as long as that trains: as `baseline` tells."""
+    """In one process, and from scratch beside it for as many steps: as `baseline` tells."""
     from parties.demo_translate_local import baseline
 
     files = (out / "encoder-uncompressed.toml", out / "decoder-uncompressed.toml")
     result, log = out / "scratch.json", out / "scratch.txt"
-    trained = out / "target" / "uncompressed" / "trained"
-    words = [*_LOCAL, *map(str, files), str(result), "--until", str(trained)]
+    words = [*_LOCAL, *map(str, files), str(result), "--scratch"]
     with at_work(words, log=log) as process:
-        local = baseline(*files, until=None)
+        local = baseline(*files, scratch=False)
         ended(process, log=log, patience_s=_PATIENCE_S)
     return local, json.loads(result.read_text())
 
@@ -228,7 +227,9 @@ def _table(metrics: dict[str, Any]) -> "Table":
     table.add_row("in one process", f"{bleu['local']:.2f}", str(steps["local"]), "")
     for name, told in (("uncompressed", "across, uncompressed"), ("codec", "across, with codecs")):
         table.add_row(told, f"{bleu[name]:.2f}", str(steps["local"]), size(moved[name]))
-    table.add_row("from scratch, as long", f"{bleu['scratch']:.2f}", str(steps["scratch"]), "")
+    table.add_row(
+        "from scratch, as many steps", f"{bleu['scratch']:.2f}", str(steps["scratch"]), ""
+    )
     table.add_section()
     table.add_row("bytes of the uncompressed", f"{moved['ratio']:.1%}")
     same = "to the bit" if metrics["exact"] else "NOT THE SAME"

@@ -82,6 +82,7 @@ learning_rate = {rate}
 warmup_steps = {warmup}
 
 [schedule]
+name = "linear"
 steps = {steps}
 batch_size = {batch}
 save_every = 60

@@ -1,7 +1,7 @@
 """What the translation demo is compared with: both halves in one process, pre-trained or from scratch.
 
 A process of its own, so that the two baselines run side by side:
-`python -m parties.demo_translate_local ENCODER DECODER RESULT [--until FILE]`.
+`python -m parties.demo_translate_local ENCODER DECODER RESULT [--scratch]`.
 """
 
 import argparse
@@ -14,13 +14,11 @@ __all__ = ["SCRATCH_RATE", "baseline", "main"]
 
 # With every weight training, the rate that adapters learn at is too high.
 SCRATCH_RATE = 5e-4
-# Steps of a baseline that ends by the clock.
-_MANY = 1_000_000
 
 
-def baseline(encoder_file: Path, decoder_file: Path, *, until: Path | None) -> dict[str, Any]:
-    """Train and score both halves here. until: a file that is there once the pre-trained pair has trained and
-    says for how many seconds; given, the pair is from scratch and trains for as long.
+def baseline(encoder_file: Path, decoder_file: Path, *, scratch: bool) -> dict[str, Any]:
+    """Train and score both halves here. scratch: with every weight drawn and training, for as many steps
+    under the same schedule. Its steps take longer, so it has more than the time of the pre-trained pair.
 
     The score, its signature, steps and seconds of training.
     """
@@ -41,9 +39,8 @@ def baseline(encoder_file: Path, decoder_file: Path, *, until: Path | None) -> d
     run = decoder_run(other)
     terms, decoder = run.terms, run.decoder
     encoder = encoder_of(one, trains=terms.trains, seed=terms.seed)
-    steps, optimiser = terms.schedule.total_steps, terms.optimiser
-    if until is not None:
-        steps = _MANY
+    optimiser = terms.optimiser
+    if scratch:
         optimiser = msgspec.structs.replace(optimiser, learning_rate=SCRATCH_RATE)
         encoder, decoder = from_scratch(
             encoder.frozen.config,
@@ -56,22 +53,17 @@ def baseline(encoder_file: Path, decoder_file: Path, *, until: Path | None) -> d
     pair = PlainPair(
         encoder, decoder, corpus, run.corpus, run.special, terms.naming, objective=run.objective
     )
-    what = "from scratch" if until is not None else "in one process"
-    with Display(what, total=None if until is not None else steps) as display:
+    what = "from scratch" if scratch else "in one process"
+    with Display(what, total=terms.schedule.total_steps) as display:
         began_s = time.monotonic()
         losses = pair.train(
             batch=run.batch,
             optimiser=optimiser,
-            schedule=msgspec.structs.replace(terms.schedule, total_steps=steps),
+            schedule=terms.schedule,
             seed=terms.seed,
             observe=display,
-            enough=lambda: until is not None and _as_long(until, since_s=began_s),
         )
         seconds = time.monotonic() - began_s
-        if until is None:
-            part = other.run.folder / "trained.part"
-            part.write_text(repr(seconds))
-            part.rename(part.with_suffix(""))
         display.begin("translating", total=len(run.corpus.evaluate))
         found = pair.translate(
             observe=display,
@@ -89,19 +81,15 @@ def baseline(encoder_file: Path, decoder_file: Path, *, until: Path | None) -> d
     }
 
 
-def _as_long(until: Path, *, since_s: float) -> bool:
-    return until.exists() and time.monotonic() - since_s >= float(until.read_text())
-
-
 def main() -> None:
     """The baseline as a process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("encoder", type=Path)
     parser.add_argument("decoder", type=Path)
     parser.add_argument("result", type=Path)
-    parser.add_argument("--until", type=Path)
+    parser.add_argument("--scratch", action="store_true")
     given = parser.parse_args()
-    found = baseline(given.encoder, given.decoder, until=given.until)
+    found = baseline(given.encoder, given.decoder, scratch=given.scratch)
     given.result.write_text(json.dumps(found) + "\n")
 
 

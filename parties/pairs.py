@@ -147,7 +147,7 @@ def decoder_run(settings: "Decoder") -> "DecoderRun":
             beta2=optimiser.beta2,
             epsilon=optimiser.epsilon,
         ),
-        schedule=ScheduleSpec("inverse_sqrt", optimiser.warmup_steps, schedule.steps),
+        schedule=ScheduleSpec(schedule.name, optimiser.warmup_steps, schedule.steps),
         seed=run.seed,
         held=(),
     )

@@ -4,7 +4,6 @@ What a run across a link is held against: its losses have to be these, to the bi
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -46,9 +45,8 @@ class PlainPair:
         schedule: ScheduleSpec,
         seed: int,
         observe: Observe,
-        enough: Callable[[], bool] = lambda: False,
     ) -> list[float]:
-        """Train for `schedule.total_steps` steps, or until there is enough; the loss of each."""
+        """Train for `schedule.total_steps` steps; the loss of each."""
         steppers = [
             build_stepper(half.parameters(), optimiser=optimiser, schedule=schedule)
             for half in (self.encoder, self.decoder)
@@ -58,8 +56,6 @@ class PlainPair:
         order = Order([targets.length(sample) for sample in samples], batch=batch, seed=seed)
         losses: list[float] = []
         for step in range(schedule.total_steps):
-            if enough():
-                break
             began_s = time.perf_counter()
             names = [samples[i] for i in order(step)]
             read, target = sources.batch(names), targets.batch(names)

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -112,7 +113,7 @@ class PairCodecTable(Table):
 
 
 class PairOptimiserTable(Table):
-    """Adam under an inverse-square-root schedule. smoothing: of labels. length: weight of its loss."""
+    """Adam. warmup_steps: of the schedule. smoothing: of labels. length: weight of its loss."""
 
     learning_rate: float = Field(default=1e-3, gt=0, le=1e3, description="a number above 0")
     beta1: float = Field(default=0.9, ge=0, lt=1, description="a number from 0 to below 1")
@@ -126,6 +127,11 @@ class PairOptimiserTable(Table):
 
 
 class PairScheduleTable(Table):
+    """name: how the learning rate goes after the warm-up; "linear" and "cosine" come to 0 at the end."""
+
+    name: Literal["inverse_sqrt", "constant", "linear", "cosine"] = Field(
+        default="inverse_sqrt", description="inverse_sqrt, constant, linear or cosine"
+    )
     steps: int = Field(ge=1, le=10_000_000, description="a whole number of steps from 1 up")
     batch_size: int = Field(
         default=32, ge=1, le=1_024, description="a whole number of examples, from 1 to 1024"
@@ -160,8 +166,10 @@ class Decoder(Table):
     def digest(self, *, corpus: str) -> str:
         """SHA-256, hex, of what decides the numbers; runs of one digest resume one another.
 
-        corpus: digest of this side's samples. Steps are none of it: a run may be made longer.
+        corpus: digest of this side's samples. Steps are part of it where the learning rate comes to its end
+        with them, and no part elsewhere: such a run may be made longer.
         """
+        ends = self.schedule.name in ("linear", "cosine")
         deciding = self.model_dump(
             mode="json",
             include={
@@ -169,7 +177,7 @@ class Decoder(Table):
                 "adapters": {"inner", "reach", "encoder_trains"},
                 "codec": True,
                 "optimiser": True,
-                "schedule": {"batch_size"},
+                "schedule": {"name", "batch_size"} | ({"steps"} if ends else set()),
             },
         )
         text = json.dumps({**deciding, "corpus": corpus}, sort_keys=True)

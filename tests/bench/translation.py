@@ -6,8 +6,8 @@ Mbit/s and 20 ms. Writes out/bench/translation.json and prints the figures. Run 
 ../shared/data/multi30k; needs the extra `demo-translate`, two cores, and about an hour. STEPS changes the
 length of the run.
 
-scratch: the same network, every weight drawn and training, for the seconds that the pre-trained pair
-trained, with the same objective and decoding, at a rate of its own.
+scratch: the same network, every weight drawn and training, for as many steps, which take longer, with the
+same objective, schedule and decoding, at a rate of its own.
 """
 
 import json

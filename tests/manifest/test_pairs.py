@@ -71,6 +71,9 @@ def test_a_digest_is_of_what_decides_the_numbers(tmp_path: Path) -> None:
         return load_decoder(written(tmp_path, DECODER.replace(old, new))).digest(corpus=corpus)
 
     assert digest("steps = 100", "steps = 200") == digest()
+    falls = 'name = "linear"\nsteps = '
+    assert digest("steps = 100", falls + "100") != digest()
+    assert digest("steps = 100", falls + "200") != digest("steps = 100", falls + "100")
     assert digest('name = "de-en"', 'name = "other"') == digest()
     assert digest("steps = 100", "steps = 100\nbatch_size = 8") != digest()
     assert digest(corpus="b") != digest()
