@@ -31,6 +31,7 @@ from splitlearn.split.lora import adapt, blocks_of, fold, targets_in
 from splitlearn.split.stage import factor
 from splitlearn.wire.messages import LoraSpec, StepTensor
 from tests.chains import chain_engine, chain_run, hosts
+from tests.crossed import crossed_model
 from tests.engine.test_compute import desk_at, payload, rows
 from tests.rig import (
     ADAMW,
@@ -183,11 +184,12 @@ def activations(party: Path) -> list[tuple[int, int]]:
     ]
 
 
-@pytest.mark.parametrize("model_type", ["gpt2", "llama"])
+@pytest.mark.parametrize("model_type", ["gpt2", "llama", "bart-decoder"])
 def test_a_run_with_adapters_goes_on_as_the_unsplit_model_and_as_the_merged_one(
     tmp_path: Path, model_type: str
 ) -> None:
-    cut, model = Cut(1, 3), tiny_model(model_type)
+    cut, (name, _, stack) = Cut(1, 3), model_type.partition("-")
+    model = crossed_model(name) if stack else tiny_model(name)
     base, whole = copy.deepcopy(model), copy.deepcopy(model)
     targets = targets_in(layers_of(model)[1], which="all")
     spec = LoraSpec(rank=4, alpha=8.0, dropout=0.0, targets=targets, seed=5)
