@@ -156,7 +156,7 @@ def evaluate(
         with under_way(manifest, prepared, "evaluating", total) as work:
             scores = _scores(prepared, work.engine, saying=None if remote else said)
             work.engine.finish()
-        if written:
+        if bleu and remote:
             scores["bleu"] = _bleu(prepared, written)
     typer.echo(json.dumps(scores, indent=2))
 
@@ -343,9 +343,10 @@ def _said(manifest: "Job", prepared: "Prepared", sampling: "Sampling") -> list[s
 def _check_beams(manifest: "Job", beams: int) -> None:
     """One text at a time where a decoder is remote; said before anybody is dialled."""
     if beams > 1 and manifest.cut.stack != "encoder":
-        raise ManifestError(
-            f"cut.stack is {manifest.cut.stack}, so peers keep keys and values of the decoder in one order; "
-            "--beams takes 1 there"
+        raise manifest.fault(
+            "cut.stack",
+            f"is {manifest.cut.stack}, so peers keep keys and values of the decoder in one order; --beams "
+            "takes 1 there",
         )
 
 

@@ -144,9 +144,8 @@ def go_on(
                 # In here, or whether gradients are kept would be left as it stands there.
                 flight.abandon()
     result: Tensor = left.cpu()
-    told(
-        result.shape[1] - (1 if above else ids_BT.shape[1])
-    )  # a decoder at home has said all by now
+    begun = 1 if above else ids_BT.shape[1]
+    told(result.shape[1] - begun)  # a decoder at home has said all of it by now
     return result
 
 
