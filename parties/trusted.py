@@ -122,7 +122,8 @@ def evaluate(
 
     Uses the newest checkpoint that both parties hold. Prints JSON. With --bleu the decoder of a
     sequence-to-sequence model also says a target for each text, of up to data.max_length tokens, and
-    sacrebleu compares them; nothing more is sent for that.
+    sacrebleu compares them. Nothing more is sent for that, unless layers of the decoder are remote: then the
+    targets are said first, in a conversation as generate has it.
     """
     from parties.console import interruptible
 
@@ -143,16 +144,20 @@ def evaluate(
                 raise manifest.fault(
                     "model.task", f"is {manifest.model.task}; --bleu is for sequence-to-sequence"
                 )
-            _check_says(manifest)
+            _check_beams(manifest, beams)
             from splitlearn.translation.bleu import check_bleu
 
             check_bleu()
-        prepared = _offered(prepare(manifest), to="evaluate")
+        prepared, remote = prepare(manifest), manifest.cut.stack != "encoder"
+        said = Sampling(manifest.data.max_length, beams=beams) if bleu else None
+        written = _said(manifest, prepared, said) if said is not None and remote else []
+        prepared = _offered(prepared, to="evaluate")
         total = len(prepared.data.evaluation)
         with under_way(manifest, prepared, "evaluating", total) as work:
-            said = Sampling(manifest.data.max_length, beams=beams) if bleu else None
-            scores = _scores(prepared, work.engine, saying=said)
+            scores = _scores(prepared, work.engine, saying=None if remote else said)
             work.engine.finish()
+        if bleu and remote:
+            scores["bleu"] = _bleu(prepared, written)
     typer.echo(json.dumps(scores, indent=2))
 
 
@@ -172,7 +177,7 @@ def generate(
     ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Decides what is drawn.")] = 0,
     beams: Annotated[
-        int, typer.Option(min=1, help="Texts tried side by side, by a decoder above an encoder.")
+        int, typer.Option(min=1, help="Texts tried side by side, by a decoder that is all here.")
     ] = 1,
     threads: Threads = 0,
 ) -> None:
@@ -184,7 +189,8 @@ def generate(
 
     Uses the newest checkpoint that all parties hold. Each party keeps the keys and values of its own
     layers while a text grows. Of an encoder with a decoder above it (sequence-to-sequence) a text goes
-    through the encoder once, and the decoder says here what follows from it. Both policies have to say
+    through the encoder once, and the decoder says what follows from it: here, or with the parties that have
+    layers of it, which get the encoder's output with the first token. Both policies have to say
     generating = true in their rule about activations. Prints each text with what was added, or what was
     said of it, a text a line.
     """
@@ -201,7 +207,6 @@ def generate(
             raise manifest.fault(
                 "model.task", f"is {manifest.model.task}; only a decoder says a text"
             )
-        _check_says(manifest)
         if manifest.direct:
             raise manifest.fault(
                 "chain.direct",
@@ -209,6 +214,7 @@ def generate(
             )
         if manifest.predicts and beams > 1:
             raise ManifestError("--beams is for sequence-to-sequence; of a decoder it takes 1")
+        _check_beams(manifest, beams)
         texts = [prompt] if prompts is None else [line.rstrip("\n") for line in prompts]
         prepared = _offered(prepare(manifest), to="generate")
         tokenizer = prepared.data.tokenizer
@@ -293,7 +299,6 @@ def _scores(
     prepared: "Prepared", engine: "TrustedEngine", *, saying: "Sampling | None" = None
 ) -> dict[str, float]:
     from splitlearn.tasks import Scorer
-    from splitlearn.tasks.rows import PairRow
 
     assert prepared.data.held_out is not None
     scorer = Scorer(prepared.data.held_out)
@@ -305,20 +310,43 @@ def _scores(
             written += tokenizer.batch_decode(outputs["said"], skip_special_tokens=True)
     scores = scorer.result()
     if saying is not None:
-        from splitlearn.translation.bleu import bleu_of
-
-        references = [row.target for row in prepared.data.held_out.rows if isinstance(row, PairRow)]
-        scores["bleu"] = bleu_of(written, references=references, cased=True).score
+        scores["bleu"] = _bleu(prepared, written)
     return scores
 
 
-def _check_says(manifest: "Job") -> None:
-    """Of a remote decoder no text is asked, before anybody is dialled."""
-    if manifest.cut.stack != "encoder":
+def _bleu(prepared: "Prepared", written: list[str]) -> float:
+    from splitlearn.tasks.rows import PairRow
+    from splitlearn.translation.bleu import bleu_of
+
+    assert prepared.data.held_out is not None
+    references = [row.target for row in prepared.data.held_out.rows if isinstance(row, PairRow)]
+    return bleu_of(written, references=references, cased=True).score
+
+
+def _said(manifest: "Job", prepared: "Prepared", sampling: "Sampling") -> list[str]:
+    """What a decoder with remote layers says of each held-out text, in their order."""
+    from splitlearn.tasks.prompts import of_equal_length
+
+    most = manifest.schedule.batch_size
+    ids, texts = of_equal_length(prepared.data.evaluation, most=most)
+    total = len(ids) * sampling.tokens
+    with under_way(manifest, _offered(prepared, to="generate"), "generating", total) as work:
+        found = work.engine.generate(ids, sampling=sampling)
+        work.engine.finish()
+    written: dict[int, str] = {}
+    for numbers, said_BS in zip(texts, found, strict=True):
+        said = prepared.data.tokenizer.batch_decode(said_BS, skip_special_tokens=True)
+        written |= zip(numbers, said, strict=True)
+    return [text for _, text in sorted(written.items())]
+
+
+def _check_beams(manifest: "Job", beams: int) -> None:
+    """One text at a time where a decoder is remote; said before anybody is dialled."""
+    if beams > 1 and manifest.cut.stack != "encoder":
         raise manifest.fault(
             "cut.stack",
-            f"is {manifest.cut.stack}, and no text is said by layers of a decoder that are remote yet; "
-            "export the model and take that",
+            f"is {manifest.cut.stack}, so peers keep keys and values of the decoder in one order; --beams "
+            "takes 1 there",
         )
 
 

@@ -158,6 +158,7 @@ class ComputeEngine:
 
     def _forward(self, talk: Talk, loaded: Loaded, frame: Frame) -> None:
         meta, offer = _step_of(frame), loaded.offer
+        told = memory_of(meta, agreed=loaded.takes_memory(meta))
         cache = loaded.going_on(meta)
         if cache is not None:  # from here on only the new tokens count
             new = (meta.width,) * len(meta.lengths)
@@ -166,13 +167,14 @@ class ComputeEngine:
         entrance = cut_of(offer.cut).entrance(loaded.trunk.config.hidden_size)
         codec = loaded.codec(frame.kind, meta, samples=None)
         joined = loaded.trunk.joined and cache is None
-        beside: Beside | None = None
-        if memory_of(meta, agreed=loaded.trunk.crossed) is None:
+        beside = loaded.beside
+        if told is None:
             h_BTD = _tensor(talk, codec, frame, meta, width=entrance, joined=joined)
         else:
             beside, h_BTD = take_apart(_both(talk, codec, frame, meta, width=entrance), meta)
             beside = Beside(self._device.take(beside.h_BSD), beside.lengths)
             beside.h_BSD.requires_grad_(training and offer.detail.memory_trains)
+            loaded.beside = None if cache is None else beside
         samples = loaded.coders.keep(codec)
         h_BTD = self._device.take(h_BTD)
         h_BTD.requires_grad_(training and offer.returns_input_gradient)

@@ -30,7 +30,7 @@ __all__ = [
     "CrossExchange",
     "Target",
     "above_of",
-    "check_generates",
+    "check_says",
     "crosses",
     "memory_of",
     "take_apart",
@@ -42,12 +42,12 @@ def crosses(offer: Offer) -> bool:
     return offer.model.takes_memory(offer.cut.first)
 
 
-def check_generates(offers: Iterable[Offer]) -> None:
-    """ManifestError where no text can be gone on with by a run: layers of such a decoder are remote."""
+def check_says(offers: Iterable[Offer]) -> None:
+    """ManifestError where layers of a decoder are remote, so that no text is said beside an evaluation."""
     if any(map(crosses, offers)):
         raise ManifestError(
-            "layers of a decoder that has an encoder are remote in this run, and no text is gone on with "
-            "by them yet; take the exported model"
+            "layers of this run's decoder are remote, so what it says of held-out rows takes messages of its "
+            "own; ask for it in a run offered to generate"
         )
 
 
@@ -55,14 +55,21 @@ def check_generates(offers: Iterable[Offer]) -> None:
 class Target:
     """What the decoder reads of a batch: (B, U) ids, padded with zeros, and real tokens of each example.
 
-    Its first token is `start`, each other one the token that was to be said before.
+    had: where a text is gone on with, tokens of each that the peer has by now; these are the ones after.
     """
 
     ids_BU: Tensor
     lengths: tuple[int, ...]
+    had: int = 0
+
+    @property
+    def told(self) -> tuple[int, ...]:
+        """Lengths as they travel: of whole texts."""
+        return tuple(self.had + length for length in self.lengths)
 
     @classmethod
     def of(cls, batch: Batch, *, start: int) -> "Target":
+        """Of a batch with labels: first `start`, then each token that was to be said before."""
         labels_BU = batch.labels["labels"]
         width = labels_BU.shape[1]
         said_BU = labels_BU != IGNORED
@@ -87,28 +94,42 @@ class CrossExchange(Exchange):
 
     def rows(self, batch: Batch, place: StepTensor) -> int:
         """Of both."""
-        return rows_in(batch, place) + sum(Target.of(batch, start=self._start).lengths)
+        return rows_in(batch, place) + sum(self._target(batch).lengths)
 
     def send(self, kind: Kind, h_BTD: Tensor, batch: Batch, place: StepTensor) -> None:
         """Rows of the decoder alone: a gradient, where no layer above it attends to the memory."""
         assert kind is Kind.GRADIENT, "an activation goes with its memory"
-        self._post(kind, None, h_BTD, batch, place)
+        self._post(kind, None, h_BTD, batch, place, self._target(batch))
 
     def send_both(
         self, kind: Kind, beside_BSD: Tensor, h_BUD: Tensor, batch: Batch, place: StepTensor
     ) -> None:
         """As `send`, with the rows of a memory before those of the tensor."""
-        self._post(kind, beside_BSD.detach(), h_BUD, batch, place)
+        self._post(kind, beside_BSD, h_BUD, batch, place, self._target(batch))
+
+    def go_on(
+        self,
+        h_BUD: Tensor,
+        batch: Batch,
+        place: StepTensor,
+        *,
+        target: Target,
+        beside_BSD: Tensor | None,
+    ) -> Tensor:
+        """What the peer makes of the next tokens that the decoder reads, (B, U, exit).
+
+        batch, place: of the texts of the memory. beside_BSD: it itself, with the first of those tokens.
+        """
+        self._post(Kind.ACTIVATION, beside_BSD, h_BUD, batch, place, target)
+        return self._own(Kind.OUTPUT, batch, place, target)
 
     def receive(self, kind: Kind, batch: Batch, place: StepTensor) -> Tensor:
         """Rows of the decoder alone."""
-        target = Target.of(batch, start=self._start)
-        x_ND = self._rows(kind, batch, place, rows=sum(target.lengths), both=False)
-        return unpack(x_ND, lengths=target.lengths, width=target.ids_BU.shape[1])
+        return self._own(kind, batch, place, self._target(batch))
 
     def receive_both(self, kind: Kind, batch: Batch, place: StepTensor) -> tuple[Tensor, Tensor]:
         """Of the memory, and of the decoder."""
-        target = Target.of(batch, start=self._start)
+        target = self._target(batch)
         rows = sum(batch.lengths) + sum(target.lengths)
         both_ND = self._rows(kind, batch, place, rows=rows, both=True)
         m_MD, x_ND = apart_again(both_ND, memory=batch.lengths, lengths=target.lengths)
@@ -117,6 +138,13 @@ class CrossExchange(Exchange):
             unpack(x_ND, lengths=target.lengths, width=target.ids_BU.shape[1]),
         )
 
+    def _target(self, batch: Batch) -> Target:
+        return Target.of(batch, start=self._start)
+
+    def _own(self, kind: Kind, batch: Batch, place: StepTensor, target: Target) -> Tensor:
+        x_ND = self._rows(kind, batch, place, rows=sum(target.lengths), both=False)
+        return unpack(x_ND, lengths=target.lengths, width=target.ids_BU.shape[1])
+
     def _post(
         self,
         kind: Kind,
@@ -124,16 +152,17 @@ class CrossExchange(Exchange):
         h_BUD: Tensor,
         batch: Batch,
         place: StepTensor,
+        target: Target,
     ) -> None:
-        target = Target.of(batch, start=self._start)
         codec = self._codec(kind, batch, place)
         x_BUD = h_BUD.detach()  # whoever waits to be sent holds no graph
+        m_BSD = None if beside_BSD is None else beside_BSD.detach()
 
         def make() -> Tensor:
             x_ND = pack(x_BUD, lengths=target.lengths)
-            if beside_BSD is None:
+            if m_BSD is None:
                 return x_ND
-            return as_one(pack(beside_BSD, lengths=batch.lengths), x_ND)
+            return as_one(pack(m_BSD, lengths=batch.lengths), x_ND)
 
         told = kind is Kind.ACTIVATION
         self._talk.say_soon(
@@ -141,14 +170,14 @@ class CrossExchange(Exchange):
             msgspec.structs.replace(
                 place,
                 width=target.ids_BU.shape[1],
-                lengths=target.lengths if told else (),
+                lengths=target.told if told else (),
                 memory=None
-                if beside_BSD is None
+                if m_BSD is None
                 else Memory(place.width, batch.lengths if told else ()),
             ),
             make,
             codec=codec,
-            private=_private(batch, target, beside=beside_BSD is not None),
+            private=_private(batch, target, beside=m_BSD is not None),
             keep=batch.canary,
         )
         self._coders.keep(codec)
@@ -186,9 +215,9 @@ def memory_of(meta: StepTensor, *, agreed: bool) -> Memory | None:
     if (meta.memory is None) is agreed:
         raise WireError(
             f"the peer's {meta.phase} step {meta.step} came {'without' if agreed else 'with'} a memory; the "
-            f"layers that it offered take {'one' if agreed else 'none'}"
+            f"layers that it offered take {'one' if agreed else 'none'} there"
         )
-    if agreed and not meta.packed:
+    if agreed and not meta.packed and meta.phase != "generate":
         raise WireError("the peer sent the padding of a decoder's texts; only their tokens travel")
     return meta.memory
 

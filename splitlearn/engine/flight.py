@@ -10,6 +10,7 @@ one thread, and heads, masks and losses stay the library's.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from greenlet import getcurrent, greenlet
 from torch import Tensor, nn
@@ -75,8 +76,13 @@ class Flight:
     A forward that will never be handed a stage's output is let go with `abandon`.
     """
 
-    def __init__(self, model: nn.Module, *, inputs: Mapping[str, Tensor]) -> None:
+    def __init__(self, model: Callable[..., Any], *, inputs: Mapping[str, Tensor]) -> None:
         self._forward = _Forward(lambda: model(**inputs))
+
+    @property
+    def landed(self) -> bool:
+        """Whether the forward is over: what came last is its result."""
+        return bool(self._forward.dead)
 
     @property
     def memory(self) -> Encoded | None:

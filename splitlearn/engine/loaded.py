@@ -17,7 +17,8 @@ from splitlearn.engine.versions import Versions
 from splitlearn.errors import SessionError, WireError
 from splitlearn.roles import Kind
 from splitlearn.split.blueprint import build_trunk
-from splitlearn.split.cache import TrunkCache, check_cache
+from splitlearn.split.cache import MemoryCache, TrunkCache, check_cache
+from splitlearn.split.crossing import Beside
 from splitlearn.split.lora import check_targets
 from splitlearn.split.side import tap
 from splitlearn.split.trunk import Trunk
@@ -42,8 +43,10 @@ class Loaded:
     graphs: dict[tuple[int, int], tuple[tuple[Tensor, ...], Tensor, StepTensor]] = field(
         default_factory=dict
     )
-    # Of the texts that are gone on with, until others begin or the conversation ends.
-    cache: TrunkCache | None = None
+    # Of the texts that are gone on with, until others begin or the conversation ends; and their memory,
+    # where the trunk is a decoder's.
+    cache: TrunkCache | MemoryCache | None = None
+    beside: Beside | None = None
     # In a direct chain: the neighbours.
     bridges: Bridges | None = None
 
@@ -59,18 +62,25 @@ class Loaded:
         spans = spans_of(meta, lengths=meta.lengths)
         return self.coders.of(kind, phase=meta.phase, step=meta.step, samples=samples, spans=spans)
 
-    def going_on(self, meta: StepTensor) -> TrunkCache | None:
+    def takes_memory(self, meta: StepTensor) -> bool:
+        """Whether a memory comes with an activation: of texts that are gone on with, when they begin."""
+        later = meta.phase == "generate" and meta.lengths[0] > meta.width
+        return self.trunk.crossed and not later
+
+    def going_on(self, meta: StepTensor) -> TrunkCache | MemoryCache | None:
         """The cache that new tokens of texts belong to; none in other phases, and none of an encoder.
 
         WireError where it would be too large. That it holds the tokens before, the session has checked.
         """
-        if meta.phase != "generate" or not self.trunk.causal:
+        if meta.phase != "generate" or not (self.trunk.causal or self.trunk.crossed):
             return None
         texts, tokens = len(meta.lengths), meta.lengths[0]
-        layers = len(self.trunk.layers)
-        check_cache(self.trunk.config, layers=layers, texts=texts, tokens=tokens)
         if self.cache is None or tokens == meta.width:
-            self.cache = self.trunk.empty_cache()
+            self.cache, self.beside = self.trunk.empty_cache(), None
+        told = 0 if meta.memory is None else meta.memory.width
+        memory = told if self.beside is None else self.beside.h_BSD.shape[1]
+        layers = len(self.trunk.layers)
+        check_cache(self.trunk.config, layers=layers, texts=texts, tokens=tokens, memory=memory)
         return self.cache
 
     def stepped(self, step: int) -> None:
@@ -86,10 +96,10 @@ class Loaded:
 def build_loaded(offer: Offer, checkpoints: Checkpoints) -> Loaded:
     """The offered trunk without weights; WireError for an offer that no model of ours fits."""
     trunk = build_trunk(offer.model, cut=offer.cut)
-    if trunk.crossed and (offer.purpose == "generate" or offer.detail.side is not None):
+    if trunk.crossed and offer.detail.side is not None:
         raise WireError(
-            f"the peer offers a {offer.model.model_type} to {offer.purpose}, in mode {offer.mode}; with "
-            "a memory they train and are evaluated, in any mode but side"
+            f"the peer offers a {offer.model.model_type} in mode {offer.mode}; layers that attend to a "
+            "memory are for any mode but side"
         )
     if offer.purpose == "generate" and not trunk.writes:
         raise WireError(

@@ -23,7 +23,7 @@ from splitlearn.channel.base import PeerRestarted
 from splitlearn.engine.agreement import agree, in_turns
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.clipping import check_clipping, clip
-from splitlearn.engine.crossing import check_generates
+from splitlearn.engine.crossing import check_says
 from splitlearn.engine.events import (
     Began,
     Evaluated,
@@ -140,7 +140,10 @@ class TrustedEngine:
         """What `told` keeps of the output for each batch, with the weights of the newest checkpoint.
 
         saying: have a decoder above an encoder also say a text for each row, "said"; nothing more is sent.
+        ManifestError where layers of that decoder are remote.
         """
+        if saying is not None:
+            check_says(line.hop.offer for line in self._lines)
         outputs: list[dict[str, Tensor]] = []
 
         def work() -> None:
@@ -154,9 +157,7 @@ class TrustedEngine:
     def generate(self, prompts: Sequence[Tensor], *, sampling: Sampling) -> list[Tensor]:
         """Prompts (B, T), each of texts of equal length, with what the model of the newest checkpoint adds
         to them, or what a decoder above an encoder says of them. For a run offered to generate.
-        ManifestError where layers of such a decoder are remote.
         """
-        check_generates(line.hop.offer for line in self._lines)
         outputs: list[Tensor] = []
 
         def work() -> None:

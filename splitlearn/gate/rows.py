@@ -97,7 +97,8 @@ def check_rows(
     if private.memory is not None and meta.memory is not None:
         # Each text's rows are held against its own ids, so that neither hides behind the other.
         rows, width, lengths = sum(private.memory.lengths), meta.memory.width, meta.memory.lengths
-        beside = msgspec.structs.replace(meta, width=width, lengths=lengths)
+        # Of a memory real tokens travel, also where a text is gone on with.
+        beside = msgspec.structs.replace(meta, width=width, lengths=lengths, packed=True)
         _check_own(x_ND[:rows], kind=kind, meta=beside, private=private.memory, coded=coded)
         x_ND = x_ND[rows:]
     _check_own(x_ND, kind=kind, meta=meta, private=private, coded=coded)

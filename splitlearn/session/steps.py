@@ -245,21 +245,21 @@ class Session(Endpoint[State]):
         return self.next_step > before
 
     def _beside(self, kind: Kind, meta: StepTensor) -> None:
-        """A memory has a text for each of the decoder's own; the answer to both is of these alone."""
+        """A memory has a text for each of the decoder's own; the answer to both is of these alone.
+
+        Where texts are gone on with it comes with the first tokens, and is kept for those after.
+        """
         memory = meta.memory
         if memory is None:
             return
-        texts = (len(memory.lengths), len(meta.lengths))
-        if (
-            kind is Kind.OUTPUT
-            or texts[0] != texts[1]
-            or not meta.packed
-            or meta.phase == "generate"
-        ):
+        texts, generates = (len(memory.lengths), len(meta.lengths)), meta.phase == "generate"
+        later = generates and min(meta.lengths, default=0) != meta.width
+        if kind is Kind.OUTPUT or texts[0] != texts[1] or meta.packed is generates or later:
             raise SessionError(
                 f"{kind} of phase {meta.phase} has a memory of {texts[0]} texts beside {texts[1]}, packed: "
-                f"{meta.packed}; an activation has one text of a memory for each of its own, gradients have "
-                "their rows alone, and padding never travels with it"
+                f"{meta.packed}; an activation has one text of a memory for each of its own, where texts are "
+                "gone on with only their first has one, gradients have their rows alone, and padding never "
+                "travels with it"
             )
 
     def _before(self, group: Group, micro_batch: int) -> Progress | None:

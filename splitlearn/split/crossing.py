@@ -19,6 +19,7 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 
 from splitlearn.errors import WireError
 from splitlearn.split.anatomy import base_of, family_of
+from splitlearn.split.cache import MemoryCache
 from splitlearn.split.rows import mask_of
 
 __all__ = ["Beside", "Handover", "apart_again", "as_one", "hand_over", "run_crossed", "take_back"]
@@ -81,19 +82,27 @@ def _as_it_is(h_BSD: Tensor) -> Tensor:
 
 
 def run_crossed(
-    layers: Iterable[nn.Module], config: PretrainedConfig, h_BUD: Tensor, *, beside: Beside
+    layers: Iterable[nn.Module],
+    config: PretrainedConfig,
+    h_BUD: Tensor,
+    *,
+    beside: Beside,
+    cache: MemoryCache | None = None,
 ) -> Tensor:
     """(B, U, D) to (B, U, D): what the base model's decoder does between two of its layers.
 
     Masks are rebuilt by its own functions. A token sees those before it, so that padding on the right is
     seen by nobody whose output is read.
+
+    cache: what the layers have of these texts already, and of the memory; h_BUD is of the tokens after.
     """
     texts, width = h_BUD.shape[:2]
+    had = 0 if cache is None else cache.get_seq_length()
     mask = create_causal_mask(
         config=config,
         inputs_embeds=h_BUD,
-        attention_mask=torch.ones((texts, width), device=h_BUD.device),
-        cache=None,
+        attention_mask=torch.ones((texts, had + width), device=h_BUD.device),
+        cache=None if cache is None else cache.self_attention_cache,
     )
     across = create_bidirectional_mask(
         config=config,
@@ -102,7 +111,14 @@ def run_crossed(
         encoder_hidden_states=beside.h_BSD,
     )
     for layer in layers:
-        h_BUD = layer(h_BUD, mask, beside.h_BSD, encoder_attention_mask=across, use_cache=False)
+        h_BUD = layer(
+            h_BUD,
+            mask,
+            beside.h_BSD,
+            encoder_attention_mask=across,
+            cache=cache,
+            use_cache=cache is not None,
+        )
     return h_BUD
 
 

@@ -20,7 +20,7 @@ from transformers.masking_utils import (
 
 from splitlearn.errors import WireError
 from splitlearn.split.anatomy import border_of, hidden_of, rotary_of, trunk_of
-from splitlearn.split.cache import TrunkCache
+from splitlearn.split.cache import MemoryCache, TrunkCache
 from splitlearn.split.crossing import Beside, run_crossed
 from splitlearn.split.families import TRUNKS
 from splitlearn.split.rows import mask_of, positions_of
@@ -85,19 +85,21 @@ class Trunk(nn.Module):
         h_BTD: Tensor,
         *,
         lengths: Sequence[int],
-        cache: TrunkCache | None = None,
+        cache: TrunkCache | MemoryCache | None = None,
         beside: Beside | None = None,
     ) -> Tensor:
         """(B, T, entrance) to (B, T, exit); `lengths` are the real tokens of each example.
 
-        cache: of a causal trunk, what it has of these texts already; h_BTD is of the tokens after.
+        cache: what `empty_cache` gave for these texts and has of them by now; h_BTD is of the tokens after.
         beside: of a crossed trunk, its memory.
         """
         assert (beside is not None) is self._crossed, (
             "a memory for a decoder's trunk, and for no other"
         )
         if beside is not None:
-            return run_crossed(self.in_order(), self.config, h_BTD, beside=beside)
+            assert not isinstance(cache, TrunkCache), "a decoder's trunk keeps its memory, too"
+            return run_crossed(self.in_order(), self.config, h_BTD, beside=beside, cache=cache)
+        assert not isinstance(cache, MemoryCache), "no memory is kept of what is sent none"
         if cache is not None:
             return self._go_on(h_BTD, cache=cache)
         if self._causal:
@@ -176,9 +178,12 @@ class Trunk(nn.Module):
             h_BTD = module(h_BTD, **given)
         return h_BTD
 
-    def empty_cache(self) -> TrunkCache:
+    def empty_cache(self) -> TrunkCache | MemoryCache:
         """For texts that begin."""
-        return TrunkCache(self.config, first=min(map(int, self.layers), default=0))
+        first = min(map(int, self.layers), default=0)
+        if self._crossed:  # whose layers count from the decoder's first
+            return MemoryCache(first=first - (border_of(self.config) or 0))
+        return TrunkCache(self.config, first=first)
 
     def in_order(self) -> list[nn.Module]:
         """What the trunk runs, first to last."""

@@ -3,6 +3,7 @@
 B texts, T tokens
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from splitlearn.errors import ManifestError
+from splitlearn.tasks.batches import Batch
 
-__all__ = ["encode_prompts", "encode_sources"]
+__all__ = ["encode_prompts", "encode_sources", "of_equal_length"]
 
 
 def encode_prompts(
@@ -55,6 +57,28 @@ def encode_sources(
             raise ManifestError(f"{name} has {len(ids)} tokens; the model has {limit} positions")
         found.append(torch.tensor([ids]))
     return found
+
+
+def of_equal_length(
+    batches: Sequence[Batch], *, most: int
+) -> tuple[list[Tensor], list[tuple[int, ...]]]:
+    """The texts of padded batches laid anew, (B, T) each of texts of one length and of `most` of them.
+
+    Which text each row is, counted over all batches, comes second.
+    """
+    found: dict[int, list[tuple[int, Tensor]]] = defaultdict(list)
+    number = 0
+    for batch in batches:
+        for ids_T, length in zip(batch.inputs["input_ids"], batch.lengths, strict=True):
+            found[length].append((number, ids_T[:length]))
+            number += 1
+    pieces = [
+        texts[first : first + most]
+        for texts in found.values()
+        for first in range(0, len(texts), most)
+    ]
+    ids = [torch.stack([ids_T for _, ids_T in piece]) for piece in pieces]
+    return ids, [tuple(text for text, _ in piece) for piece in pieces]
 
 
 def _named(

@@ -118,7 +118,8 @@ class StepTensor(Meta, frozen=True):
     rows == sum(lengths), otherwise rows == len(lengths) * width.
     reply_to: sequence number of the message this one answers (0 where it answers none).
     memory: of a decoder's trunk, where rows of its memory stand before its own; left out on the wire where
-    there are none, so that such a message is spelt as it was before there was any.
+    there are none, so that such a message is spelt as it was before there was any. Its rows are always of
+    real tokens; where a text is gone on with, its first message has one, and the peer keeps it.
     """
 
     step: Count

@@ -26,6 +26,7 @@ from splitlearn.errors import (
 )
 from splitlearn.policy import STEP_KINDS
 from splitlearn.roles import Kind
+from splitlearn.split import cache
 from splitlearn.split.cut import Cut
 from splitlearn.split.stage import RemoteStage
 from splitlearn.wire.messages import Detail, Memory, SideSpec, StepTensor
@@ -258,11 +259,10 @@ def test_a_gradient_by_a_memory_that_does_not_add_up_is_refused(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"purpose": "generate"}, "offers a bart-decoder to generate"),
         ({"mode": "side", "detail": Detail(side=SideSpec((1,), 4))}, "in mode side"),
         ({"returns_input_gradient": False}, "or none by its input"),
     ],
-    ids=["to generate", "beside", "no gradient by its input"],
+    ids=["beside", "no gradient by its input"],
 )
 def test_an_offer_that_a_decoders_trunk_is_not_for_is_refused_before_an_answer(
     ready: tuple[Desk, TrustedRun], changes: dict[str, Any], sentence: str
@@ -315,8 +315,79 @@ def test_a_memory_is_asked_for_by_the_layers_and_not_by_the_message() -> None:
     assert above_of(crossing(lengths=(), memory=Memory(4, ())), crossing(), trains=True)
 
 
-def test_no_text_is_gone_on_with_by_a_remote_decoder(tmp_path: Path) -> None:
+# Where texts are gone on with
+
+
+def begun(**changes: Any) -> StepTensor:
+    """The first tokens of two texts, with their memory."""
+    texts = {"phase": "generate", "packed": False, "width": 1, "lengths": (1, 1)}
+    return crossing(**(texts | changes))
+
+
+NEXT = {"lengths": (2, 2), "memory": None}
+
+
+@pytest.mark.parametrize(
+    ("meta", "count", "error", "sentence"),
+    [
+        (begun(memory=None), 2, WireError, "without a memory; .* take one there"),
+        (begun(), 2, WireError, r"F32 and shape \(8, 32\)"),
+        (begun(memory=Memory(3, (4, 2))), 8, WireError, "padded to 3"),
+        (begun(memory=Memory(131_072, (4, 2))), 8, WireError, "at most"),
+        (begun(packed=True), 8, SessionError, "padding never travels"),
+        (begun(lengths=(2, 2), width=1), 8, SessionError, "only their first has one"),
+        (begun(**NEXT), 2, SessionError, "0 texts of 0 tokens were there"),
+    ],
+    ids=["missing", "rows missing", "narrow", "nobody sent", "packed", "late", "no beginning"],
+)
+def test_a_text_that_begins_otherwise_than_with_its_memory_is_refused(
+    ready: tuple[Desk, TrustedRun],
+    meta: StepTensor,
+    count: int,
+    error: type[SplitLearnError],
+    sentence: str,
+) -> None:
+    desk, run = ready
+    desk.agree(msgspec.structs.replace(run.offer, purpose="generate"))
+    desk.say(Kind.ACTIVATION, meta, payload(rows(count)))
+    assert desk.fails(error, sentence) == [Kind.ACCEPT, Kind.READY]
+
+
+@pytest.mark.parametrize(
+    ("changes", "count", "error", "sentence"),
+    [
+        ({**NEXT, "memory": BESIDE}, 8, SessionError, "only their first has one"),
+        (NEXT, 8, WireError, r"F32 and shape \(2, 32\)"),
+        ({**NEXT, "lengths": (3, 3)}, 2, SessionError, "2 texts of 1 tokens were there"),
+        (
+            {"memory": None, "lengths": (5, 5), "width": 4},
+            8,
+            WireError,
+            "fewer or shorter texts fit",
+        ),
+    ],
+    ids=["a memory again", "rows of one", "a token left out", "more than is kept"],
+)
+def test_tokens_after_the_first_are_their_own_rows_and_no_more_than_are_kept(
+    ready: tuple[Desk, TrustedRun],
+    changes: dict[str, Any],
+    count: int,
+    error: type[SplitLearnError],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Two layers' keys and values of 8 tokens of two texts, and the memory of four tokens itself.
+    monkeypatch.setattr(cache, "MAX_CACHE_BYTES", 2 * 4 * 2 * 32 * 2 * 8 + 4 * 32 * 2 * 4)
+    desk, run = ready
+    desk.engine._overlap = False  # it answers before it hears the next one
+    desk.agree(msgspec.structs.replace(run.offer, purpose="generate"))
+    desk.say(Kind.ACTIVATION, begun(), payload(rows(8)))
+    desk.say(Kind.ACTIVATION, begun(**changes), payload(rows(count)))
+    assert desk.fails(error, sentence) == [Kind.ACCEPT, Kind.READY, Kind.OUTPUT]
+
+
+def test_no_text_is_said_beside_an_evaluation_by_a_remote_decoder(tmp_path: Path) -> None:
     run = trusted_run(crossed_model("bart"), cut=CUT, total=1)
     engine = trusted_engine(run, trusted_party(tmp_path), pair()[0])
-    with pytest.raises(ManifestError, match="no text is gone on with by them yet"):
-        engine.generate([torch.tensor([[2, 7]])], sampling=Sampling(tokens=2))
+    with pytest.raises(ManifestError, match="ask for it in a run offered to generate"):
+        engine.evaluate([], saying=Sampling(tokens=2))

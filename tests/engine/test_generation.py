@@ -31,6 +31,7 @@ from splitlearn.split.lora import adapt, blocks_of, fold, targets_in
 from splitlearn.split.stage import factor
 from splitlearn.wire.messages import LoraSpec, StepTensor
 from tests.chains import chain_engine, chain_run, hosts
+from tests.crossed import crossed_model
 from tests.engine.test_compute import desk_at, payload, rows
 from tests.rig import (
     ADAMW,
@@ -49,6 +50,7 @@ from tests.tiny import DECODERS, WRITERS, tiny_batch, tiny_model
 PROMPT = torch.tensor([[7, 11, 5, 9]])
 TWO = torch.tensor([[7, 11, 5], [20, 6, 41]])
 DRAWN = Sampling(tokens=9, temperature=1.5, top_p=0.9, seed=3)
+STILL = msgspec.structs.replace(ADAMW, learning_rate=0.0)
 
 
 def offered(run: TrustedRun, purpose: str) -> TrustedRun:
@@ -100,12 +102,8 @@ def at_work(
 
 def run_of(model: PreTrainedModel) -> TrustedRun:
     """One step without any learning, so that the model is known."""
-    cut = Cut(1, 3)
-    still = msgspec.structs.replace(
-        trusted_run(copy.deepcopy(model), cut=cut, total=1).offer.optimiser, learning_rate=0.0
-    )
-    sizes = {"mode": "features", "train_bottom": False, "optimiser": still}
-    return trusted_run(model, cut=cut, total=1, **sizes)
+    settings = {"mode": "features", "train_bottom": False, "optimiser": STILL}
+    return trusted_run(model, cut=Cut(1, 3), total=1, **settings)
 
 
 def unsplit(
@@ -186,11 +184,12 @@ def activations(party: Path) -> list[tuple[int, int]]:
     ]
 
 
-@pytest.mark.parametrize("model_type", ["gpt2", "llama"])
+@pytest.mark.parametrize("model_type", ["gpt2", "llama", "bart-decoder"])
 def test_a_run_with_adapters_goes_on_as_the_unsplit_model_and_as_the_merged_one(
     tmp_path: Path, model_type: str
 ) -> None:
-    cut, model = Cut(1, 3), tiny_model(model_type)
+    cut, (name, _, stack) = Cut(1, 3), model_type.partition("-")
+    model = crossed_model(name) if stack else tiny_model(name)
     base, whole = copy.deepcopy(model), copy.deepcopy(model)
     targets = targets_in(layers_of(model)[1], which="all")
     spec = LoraSpec(rank=4, alpha=8.0, dropout=0.0, targets=targets, seed=5)
@@ -219,7 +218,6 @@ def test_a_text_goes_on_through_a_chain_of_two_compute_parties(
     """Each keeps the keys and values of its own layers; the second party has two."""
     model = tiny_model(model_type)
     whole, local = copy.deepcopy(model), copy.deepcopy(model)
-    still = msgspec.structs.replace(ADAMW, learning_rate=0.0)
     run = chain_run(
         local,
         cut=Cut(1, 4),
@@ -227,7 +225,7 @@ def test_a_text_goes_on_through_a_chain_of_two_compute_parties(
         total=1,
         mode="features",
         train_bottom=False,
-        optimiser=still,
+        optimiser=STILL,
     )
     for purpose in ("train", "generate"):
         parties = hosts(tmp_path, chain_offered(run, purpose), policy="research.toml")

@@ -34,7 +34,6 @@ def offer(family: str, **changes: Any) -> Offer:
     ("made", "sentence"),
     [
         (("bert", {"purpose": "generate"}), "sees the tokens after each and has no decoder"),
-        (("bart-decoder", {"purpose": "generate"}), "with a memory they train and are evaluated"),
         (("bart-decoder", {"hops": HOPS}), "nobody hands a memory on over a hop"),
         (("bert", {"memory_trains": True}), "gradients by a memory where there is none"),
         (

@@ -167,6 +167,16 @@ def test_rows_of_two_texts_are_each_held_against_their_own_ids() -> None:
         assert refused.value.rule == "content.ids"
 
 
+def test_of_a_memory_real_tokens_travel_where_a_text_begins() -> None:
+    x_ND, meta, private = beside()
+    meta = replace(meta, phase="generate", packed=False)
+    check_rows(x_ND, meta=meta, private=private, **JUDGED)
+    x_ND[:9, 3] = private.memory.ids[np.arange(5) < np.array([[5], [4]])] * 0.3  # type: ignore[union-attr]
+    with pytest.raises(RefusedError) as refused:
+        check_rows(x_ND, meta=meta, private=private, **JUDGED)
+    assert refused.value.rule == "content.ids"
+
+
 def test_what_a_decoder_has_to_say_is_not_among_its_rows() -> None:
     x_ND, meta, private = beside()
     x_ND[9:, 7] = private.labels[0].reshape(-1)

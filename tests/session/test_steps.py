@@ -528,11 +528,15 @@ def test_texts_are_gone_on_with_in_a_run_offered_to_generate_and_nothing_else_is
         (Kind.ACTIVATION, {"memory": Memory(9, (9,))}),
         (Kind.ACTIVATION, {"memory": Memory(9, ())}),
         (Kind.ACTIVATION, {"memory": Memory(9, (9, 9)), "packed": False}),
+        (Kind.ACTIVATION, {"memory": Memory(9, (9, 9)), "phase": "generate"}),
         (Kind.OUTPUT, {"memory": Memory(9, (9, 9))}),
         (Kind.GRADIENT, {"memory": Memory(9, (9, 9)), "lengths": ()}),
         (Kind.INPUT_GRADIENT, {"memory": Memory(9, (9, 9)), "lengths": ()}),
     ],
-    ids=["a text too few", "no texts", "with padding", "output", "gradient", "input gradient"],
+    ids=[
+        *("a text too few", "no texts", "with padding", "packed to go on"),
+        *("output", "gradient", "input gradient"),
+    ],
 )
 def test_a_memory_has_a_text_for_each_of_the_decoders_and_stands_where_it_has_a_use(
     kind: Kind, changes: dict[str, Any]
@@ -554,6 +558,20 @@ def test_a_memory_has_a_text_for_each_of_the_decoders_and_stands_where_it_has_a_
         pair.say(speaker, earlier, meta)
     with pytest.raises(SessionError, match="padding never travels with it"):
         pair.say(who, kind, msgspec.structs.replace(tensor(0, of=1), **changes))
+
+
+def test_texts_that_begin_come_with_a_memory_and_their_next_tokens_without() -> None:
+    pair = Pair().open(offer(purpose="generate"))
+    beside = Memory(9, (9, 7))
+    pair.say(
+        Role.TRUSTED, Kind.ACTIVATION, msgspec.structs.replace(going_on(1, 1, 1), memory=beside)
+    )
+    pair.say(Role.COMPUTE, Kind.OUTPUT, msgspec.structs.replace(going_on(1), lengths=()))
+    again = msgspec.structs.replace(going_on(1, 2, 2), memory=beside)
+    with pytest.raises(SessionError, match="only their first has one"):
+        pair.compute.check(Kind.ACTIVATION, again, seq=pair.compute.next_in)
+    with pytest.raises(SessionError, match="only their first has one"):
+        pair.trusted.stamp(Kind.ACTIVATION, again)
 
 
 def test_a_whole_step_with_a_memory_is_legal() -> None:

@@ -1,10 +1,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from splitlearn.errors import ManifestError
-from splitlearn.tasks.prompts import encode_prompts, encode_sources
+from splitlearn.tasks.batches import Batch
+from splitlearn.tasks.prompts import encode_prompts, encode_sources, of_equal_length
 
 
 def test_each_text_is_by_itself_and_not_at_its_end(gpt2_folder: Path) -> None:
@@ -55,3 +57,19 @@ def test_a_source_that_cannot_be_read_is_named(
     tokenizer = AutoTokenizer.from_pretrained(bert_folder)
     with pytest.raises(ManifestError, match=told):
         encode_sources(["a film", text], tokenizer=tokenizer, tokens=tokens, limit=16)
+
+
+def test_texts_of_one_length_lie_side_by_side_and_say_which_they_are() -> None:
+    def padded(ids_BT: list[list[int]], lengths: tuple[int, ...]) -> Batch:
+        return Batch({"input_ids": torch.tensor(ids_BT)}, {}, lengths, items=0)
+
+    batches = [
+        padded([[5, 6, 1], [7, 8, 9], [3, 4, 1]], (2, 3, 2)),
+        padded([[2, 1], [8, 9]], (1, 2)),
+    ]
+    ids, texts = of_equal_length(batches, most=2)
+    assert [ids_BT.tolist() for ids_BT in ids] == [
+        *([[5, 6], [3, 4]], [[8, 9]]),
+        *([[7, 8, 9]], [[2]]),
+    ]
+    assert texts == [(0, 2), (4,), (1,), (3,)]
