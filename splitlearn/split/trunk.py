@@ -34,8 +34,9 @@ MAX_SCORES = 2**32
 class Trunk(nn.Module):
     """Layers [first, last), with the receiving module before and the sending one after, if any.
 
-    Layers keep the numbers they have in the whole model, so weight names read "layers.2. ...". table: as
-    `table_of` makes it, for families that have one; its weights are the first layer's, which is elsewhere.
+    Layers keep the numbers they have in the whole model, so weight names read "layers.2. ...". config: as
+    `config_at` gives it for them. table: as `table_of` makes it, for families that have one; its weights are
+    the first layer's of that stack, which is elsewhere.
     """
 
     def __init__(
@@ -97,7 +98,8 @@ class Trunk(nn.Module):
             "a memory for a decoder's trunk, and for no other"
         )
         if beside is not None:
-            return run_crossed(self.in_order(), self.config, h_BTD, beside=beside)
+            bias = None if self.table is None else self._bias(h_BTD, memory=beside.h_BSD.shape[1])
+            return run_crossed(self.in_order(), self.config, h_BTD, beside=beside, bias=bias)
         if cache is not None:
             return self._go_on(h_BTD, cache=cache)
         if self._causal:
@@ -113,17 +115,19 @@ class Trunk(nn.Module):
             h_BTD = hidden_of(module(h_BTD, *given))
         return h_BTD
 
-    def _bias(self, h_BTD: Tensor) -> Tensor:
+    def _bias(self, h_BTD: Tensor, *, memory: int = 0) -> Tensor:
         """What the first layer adds to the scores of attention and hands on to all others, (1, H, T, T).
 
-        WireError where it would be too large with a batch's mask in it, as attention takes it.
+        memory: width of what a decoder attends to beside. WireError where it, or the zeros that are added
+        there, would be too large with a batch's mask in it, as attention takes it.
         """
         assert self.table is not None
         texts, width = h_BTD.shape[:2]
-        scores = texts * self.config.num_attention_heads * width**2
+        widest = max(width, memory)
+        scores = texts * self.config.num_attention_heads * width * widest
         if scores > MAX_SCORES:
             raise WireError(
-                f"the peer sent {texts} texts padded to {width} tokens, which have {scores} pairs of tokens "
+                f"the peer sent {texts} texts padded to {widest} tokens, which have {scores} pairs of tokens "
                 f"over all heads, more than {MAX_SCORES}; use smaller batches"
             )
         return cast(Callable[[int, int], Tensor], self.table.compute_bias)(width, width)

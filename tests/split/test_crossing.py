@@ -1,11 +1,12 @@
 """The trunk of a decoder: masks rebuilt as its base model makes them, and what stands before it at home."""
 
 import copy
+from inspect import signature
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.anatomy import base_of, cut_stack, depth_of, layers_of
@@ -24,10 +25,10 @@ from splitlearn.split.stage import (
 from splitlearn.split.weights import load_layers_from_folder, trunk_state
 from splitlearn.wire.messages import LoraSpec, TrunkModel
 from tests.crossed import both_model, crossed_model
-from tests.tiny import tiny_batch, tiny_model
+from tests.tiny import RELATIVE, tiny_batch, tiny_model
 
 CUT = Cut(1, 3)
-TYPES = ("bart", "marian")
+TYPES = ("bart", "marian", "t5", "mt5")
 
 
 @pytest.mark.parametrize("lengths", [(9, 4, 6), (9, 9, 9)])
@@ -38,10 +39,12 @@ def test_the_trunks_masks_are_the_base_models_own(
 ) -> None:
     model = crossed_model(model_type, attention=attention).eval()
     batch = tiny_batch(model, lengths=lengths)
-    seen: list[tuple[object, object, object]] = []
+    seen: list[tuple[object, ...]] = []
+    names = ("attention_mask", "encoder_attention_mask", "position_bias", "cache")
 
-    def look(_: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        seen.append((args[1], kwargs["encoder_attention_mask"], kwargs.get("cache")))
+    def look(layer: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        bound = signature(layer.forward).bind(*args, **kwargs).arguments
+        seen.append(tuple(bound.get(name) for name in names))
 
     hook = layers_of(model)[1].register_forward_pre_hook(look, with_kwargs=True)
     model(**batch.inputs, **batch.labels)
@@ -54,8 +57,8 @@ def test_the_trunks_masks_are_the_base_models_own(
         if isinstance(one, Tensor) and isinstance(other, Tensor):
             assert torch.equal(one, other)
             assert one.dtype == other.dtype
-    masks = [isinstance(mask, Tensor) for mask in seen[0][:2]]
-    assert masks == [attention == "eager", min(lengths) < 9]
+    masks = [isinstance(mask, Tensor) for mask in seen[0][:3]]
+    assert masks == [attention == "eager", min(lengths) < 9, model_type in RELATIVE]
 
 
 @pytest.mark.parametrize("model_type", TYPES)
@@ -112,19 +115,19 @@ def test_a_memory_is_for_a_decoders_trunk_and_for_no_other() -> None:
         plain(h_BTD, lengths=(3,), beside=Beside(h_BTD, (3,)))
 
 
-def test_a_handover_changes_nothing_until_it_is_told_to_and_a_copy_forgets() -> None:
-    model = crossed_model("bart").eval()
+@pytest.mark.parametrize("model_type", TYPES)
+def test_a_handover_changes_nothing_until_it_is_told_to_and_a_copy_forgets(model_type: str) -> None:
+    model = crossed_model(model_type).eval()
     batch = tiny_batch(model)
     expected = model(**batch.inputs, **batch.labels).logits
     hand_over(model)
     assert torch.equal(model(**batch.inputs, **batch.labels).logits, expected)
-    door = base_of(model).get_submodule("encoder.layers")[-1]
-    assert isinstance(door, Handover)
+    (door,) = (module for module in model.modules() if isinstance(module, Handover))
     door.exchange = torch.zeros_like
     assert not torch.equal(model(**batch.inputs, **batch.labels).logits, expected)
     assert torch.equal(copy.deepcopy(model)(**batch.inputs, **batch.labels).logits, expected)
     take_back(model)
-    assert len(base_of(model).get_submodule("encoder.layers")) == 2
+    assert not any(isinstance(module, Handover) for module in model.modules())
     assert torch.equal(model(**batch.inputs, **batch.labels).logits, expected)
 
 
