@@ -115,22 +115,24 @@ class Trunk(nn.Module):
             h_BTD = hidden_of(module(h_BTD, *given))
         return h_BTD
 
-    def _bias(self, h_BTD: Tensor, *, memory: int = 0) -> Tensor:
-        """What the first layer adds to the scores of attention and hands on to all others, (1, H, T, T).
+    def _bias(self, h_BTD: Tensor, *, memory: int = 0, had: int = 0) -> Tensor:
+        """What the first layer adds to scores of attention and hands on to all others, (1, H, T, had + T).
 
-        memory: width of what a decoder attends to beside. WireError where it, or the zeros that are added
-        there, would be too large with a batch's mask in it, as attention takes it.
+        memory: width of what a decoder attends to beside; had: tokens that come before these, which attend
+        to them, too. WireError where it, or the zeros that are added for a memory, would be too large with a
+        batch's mask in it, as attention takes it.
         """
         assert self.table is not None
         texts, width = h_BTD.shape[:2]
-        widest = max(width, memory)
+        widest = max(had + width, memory)
         scores = texts * self.config.num_attention_heads * width * widest
         if scores > MAX_SCORES:
             raise WireError(
                 f"the peer sent {texts} texts padded to {widest} tokens, which have {scores} pairs of tokens "
                 f"over all heads, more than {MAX_SCORES}; use smaller batches"
             )
-        return cast(Callable[[int, int], Tensor], self.table.compute_bias)(width, width)
+        compute = cast(Callable[..., Tensor], self.table.compute_bias)
+        return compute(width, had + width, past_seen_tokens=had)
 
     def _forward_causal(self, h_BTD: Tensor, *, lengths: Sequence[int]) -> Tensor:
         """What the base model gives its layers, from lengths: mask, positions, tables of angles."""
