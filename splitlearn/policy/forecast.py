@@ -369,10 +369,13 @@ def _sizes(model: str, *, stack: str = "encoder") -> tuple[int, int]:
     if not isinstance(config, dict):
         return 0, 0
     width = _first(config, "hidden_size", "dim", "n_embd", "d_model")
-    above = _first(config, "decoder_layers")
+    # T5's decoder has as many as its encoder where nothing is said.
+    above = _first(config, "decoder_layers", "num_decoder_layers", "num_layers")
     if stack == "decoder":
         return width, above
-    layers = _first(config, "num_hidden_layers", "n_layers", "n_layer", "encoder_layers")
+    layers = _first(
+        config, "num_hidden_layers", "n_layers", "n_layer", "encoder_layers", "num_layers"
+    )
     return width, layers + above if stack == "both" and layers and above else layers
 
 

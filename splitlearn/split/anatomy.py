@@ -19,6 +19,7 @@ from splitlearn.split.families import ACTIVATIONS, TRUNKS, Family, trunk_name
 __all__ = [
     "base_of",
     "border_of",
+    "config_at",
     "cut_stack",
     "depth_of",
     "empty_config",
@@ -91,6 +92,18 @@ def border_of(config: PretrainedConfig) -> int | None:
     return family.border(int(getattr(config, family.fields["layers"])))
 
 
+def config_at(config: PretrainedConfig, *, first: int) -> PretrainedConfig:
+    """What layers from `first` on are made with: the config, or a copy where their decoder has switches."""
+    family, border = TRUNKS[trunk_of(config)], border_of(config)
+    stack = family.upper if family.upper and border is not None and first >= border else family
+    if not stack.own:
+        return config
+    own = copy.deepcopy(config)
+    for switch, value in stack.own.items():
+        setattr(own, switch, value)
+    return own
+
+
 def _check_plain_rotary(config: PretrainedConfig) -> None:
     rope = config.rope_parameters
     others = {"rope_type": "default", "partial_rotary_factor": 1.0}
@@ -142,7 +155,7 @@ def layers_of(model: PreTrainedModel) -> nn.ModuleList:
         return layers
     upper = base_of(model).get_submodule(family.upper.layers)
     assert isinstance(upper, nn.ModuleList)
-    return nn.ModuleList([*(layer for layer in layers if not hasattr(layer, "hands_over")), *upper])
+    return nn.ModuleList([*layers, *upper])
 
 
 def replace_layers(model: PreTrainedModel, layers: list[nn.Module]) -> None:
@@ -160,8 +173,8 @@ def replace_layers(model: PreTrainedModel, layers: list[nn.Module]) -> None:
         ):
             module.register_forward_hook(_hand_on)
     if family.upper is not None:
-        below, at = list[nn.Module](), 0
-        while at < config.encoder_layers:
+        below, at, border = list[nn.Module](), 0, border_of(config) or 0
+        while at < border:
             below.append(layers[len(below)])
             at += getattr(below[-1], "span", 1)
         _put_layers(model, family.upper.layers, layers[len(below) :])
@@ -241,9 +254,13 @@ def empty_config(
 
 
 def empty_layer(family: Family, config: PretrainedConfig, *, index: int) -> nn.Module:
-    """Layer `index` of this family, built on whatever device is current (meta: without memory)."""
-    if family.upper is not None and index >= config.encoder_layers:
-        return empty_layer(family.upper, config, index=index - config.encoder_layers)
+    """Layer `index` of this family, built on whatever device is current (meta: without memory).
+
+    config: as `config_at` gives it for this layer.
+    """
+    border = border_of(config)
+    if family.upper is not None and border is not None and index >= border:
+        return empty_layer(family.upper, config, index=index - border)
     layer = _class(family, "modeling", family.layer)
     return cast(nn.Module, layer(config, layer_idx=index) if family.numbered else layer(config))
 
@@ -262,7 +279,8 @@ def table_of(
     """What says a width's bias of relative positions, (1, heads, T, T), by the library's `compute_bias`.
 
     An attention with a table and nothing else, which never trains; None for families that have none.
-    first: the model's first layer, whose table is copied; without it the table has no weights (meta).
+    config: as `config_at` gives it: of a decoder, a bias tells apart only what comes before a token.
+    first: the stack's first layer, whose table is copied; without it the table has no weights (meta).
     """
     if not family.table:
         return None

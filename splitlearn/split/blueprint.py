@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.anatomy import (
+    config_at,
     empty_config,
     empty_layer,
     family_of,
@@ -74,7 +75,7 @@ def build_trunk(model: TrunkModel, *, cut: CutSpec) -> Trunk:
     )
     if found is not None:
         raise WireError(f"the peer offers a {model.model_type} trunk that cannot be: {found}")
-    config = empty_config(family, model.fields)
+    config = config_at(empty_config(family, model.fields), first=place.first)
     layers = range(_depth(model.fields))
     needed = {place.first - 1, place.last - 1, *place.whole}
     with torch.device("meta"):
@@ -128,7 +129,7 @@ def _fault(family: Family, fields: Mapping[str, object]) -> str | None:
         if found is not None:
             return found
     if "buckets" in fields:
-        return _table_fault(fields)
+        return _table_fault(fields, looks_back=bool(family.memory))
     width, heads = _whole(fields, "width"), _whole(fields, "heads")
     others = _whole(fields, "decoder-heads") if "decoder-heads" in fields else heads
     for count in (heads, others):
@@ -145,17 +146,19 @@ def _fault(family: Family, fields: Mapping[str, object]) -> str | None:
     return None
 
 
-def _table_fault(fields: Mapping[str, object]) -> str | None:
+def _table_fault(fields: Mapping[str, object], *, looks_back: bool) -> str | None:
     """What is wrong with heads that are as wide as they say, and with a table of relative positions.
 
-    A quarter of the buckets is for single distances; the rest are by the logarithm of what is farther.
+    A quarter of the buckets is for single distances, or half of a decoder's, which has none for what comes
+    after; the rest are by the logarithm of what is farther. looks_back: whether a decoder's is among them.
     """
     heads, each = _whole(fields, "heads"), _whole(fields, "head-width")
     if heads * each > MAX_INNER:
         return f"head-width is {each}, expected at most {MAX_INNER // heads} with {heads} heads"
     buckets, distance = _whole(fields, "buckets"), _whole(fields, "distance")
-    if distance <= buckets // 4:
-        return f"distance is {distance}, expected more than a quarter of {buckets} buckets"
+    part, single = ("half", buckets // 2) if looks_back else ("a quarter", buckets // 4)
+    if distance <= single:
+        return f"distance is {distance}, expected more than {part} of {buckets} buckets"
     return None
 
 
@@ -189,7 +192,7 @@ def _misplaced(
     width, inner = int(fields["width"]), int(fields["inner"])
     attentions = 2 if family.memory else 1
     if family.upper is not None:
-        border, inner = int(fields["layers"]), max(inner, int(fields["decoder-inner"]))
+        border, inner = int(fields["layers"]), max(inner, int(fields.get("decoder-inner", 0)))
         if place.first <= border < place.last:
             return (
                 f"layers [{place.first}, {place.last}) are of an encoder and of its decoder, which begins at "

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_outputs import BaseModelOutput
 
 from splitlearn.errors import WireError
-from splitlearn.split.anatomy import base_of, family_of
+from splitlearn.split.anatomy import base_of, family_of, hidden_of
 from splitlearn.split.cache import MemoryCache
 from splitlearn.split.rows import mask_of
 
@@ -34,14 +35,11 @@ class Beside:
 
 
 class Handover(nn.Module):
-    """Stands behind the encoder's last layer. `exchange` takes its output to what the decoder is handed.
+    """Stands behind the whole encoder. `exchange` takes its output to what the decoder is handed.
 
     The engine sets `exchange` before the model runs; without it, it is the same tensor. A copy comes
     without it.
     """
-
-    # Tells it from a layer.
-    hands_over = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,24 +55,28 @@ class Handover(nn.Module):
 def hand_over(model: PreTrainedModel) -> None:
     """Put a Handover into a model that is cut in its decoder; nothing where it is cut elsewhere."""
     if memory := family_of(model).memory:
-        _put_encoder(model, memory, [*_encoder(model, memory), Handover()])
+        encoder = base_of(model).get_submodule(memory)
+        # Behind whatever it does after its last layer: a norm, a dropout.
+        encoder.add_module(_HANDOVER, Handover())
+        encoder.register_forward_hook(_hand_over)
 
 
 def take_back(model: PreTrainedModel) -> None:
     """The model without its Handover, if it has one."""
     if memory := family_of(model).memory:
-        _put_encoder(model, memory, _encoder(model, memory))
+        encoder = base_of(model).get_submodule(memory)
+        hooks = encoder._forward_hooks  # noqa: SLF001 - a copy has the hook, and nobody its handle
+        for number in [number for number, hook in hooks.items() if hook is _hand_over]:
+            del hooks[number]
+            delattr(encoder, _HANDOVER)
 
 
-def _encoder(model: PreTrainedModel, memory: str) -> list[nn.Module]:
-    layers = base_of(model).get_submodule(memory)
-    assert isinstance(layers, nn.ModuleList)
-    return [layer for layer in layers if not isinstance(layer, Handover)]
+_HANDOVER = "handover"
 
 
-def _put_encoder(model: PreTrainedModel, memory: str, layers: Iterable[nn.Module]) -> None:
-    parent, _, name = memory.rpartition(".")
-    setattr(base_of(model).get_submodule(parent), name, nn.ModuleList(layers))
+def _hand_over(encoder: nn.Module, _: tuple[object, ...], output: BaseModelOutput) -> None:
+    """Knows no encoder but the one it is called with, so that it serves a copy as well."""
+    output.last_hidden_state = encoder.get_submodule(_HANDOVER)(output.last_hidden_state)
 
 
 def _as_it_is(h_BSD: Tensor) -> Tensor:
@@ -87,6 +89,7 @@ def run_crossed(
     h_BUD: Tensor,
     *,
     beside: Beside,
+    bias: Tensor | None = None,
     cache: MemoryCache | None = None,
 ) -> Tensor:
     """(B, U, D) to (B, U, D): what the base model's decoder does between two of its layers.
@@ -94,7 +97,9 @@ def run_crossed(
     Masks are rebuilt by its own functions. A token sees those before it, so that padding on the right is
     seen by nobody whose output is read.
 
-    cache: what the layers have of these texts already, and of the memory; h_BUD is of the tokens after.
+    bias: (1, H, U, had + U), of those positions, for layers that share one; by positions of the memory none
+    has any. cache: what the layers have of these texts already, and of the memory; h_BUD is of the tokens
+    after.
     """
     texts, width = h_BUD.shape[:2]
     had = 0 if cache is None else cache.get_seq_length()
@@ -110,15 +115,11 @@ def run_crossed(
         attention_mask=mask_of(beside.lengths, width=beside.h_BSD.shape[1]).to(h_BUD.device),
         encoder_hidden_states=beside.h_BSD,
     )
+    given = {} if bias is None else {"position_bias": bias}
+    given |= {"encoder_hidden_states": beside.h_BSD, "encoder_attention_mask": across}
     for layer in layers:
-        h_BUD = layer(
-            h_BUD,
-            mask,
-            beside.h_BSD,
-            encoder_attention_mask=across,
-            cache=cache,
-            use_cache=cache is not None,
-        )
+        output = layer(h_BUD, mask, cache=cache, use_cache=cache is not None, **given)
+        h_BUD = hidden_of(output)
     return h_BUD
 
 

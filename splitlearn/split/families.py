@@ -5,7 +5,7 @@ rows describe transformers' own classes; `anatomy` finds and builds them. What i
 cannot be cut, and a peer cannot name a class: it names a row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 __all__ = [
@@ -68,9 +68,9 @@ class Family:
     give. fixed: weights that never train, a formula's or those of `table`. table: where all layers use one
     table of relative positions, its place in the first one, below the attention that reads it. Layers are
     then handed its bias after their mask, and return (hidden, bias, None). memory: of a decoder that attends
-    to an encoder, the ModuleList whose last output its layers are handed beside their own input; below: what
-    stands below such layers whole. upper: the row of the decoder where its layers are counted on from those
-    of the encoder and cut with them.
+    to an encoder, the part whose output its layers are handed beside their own input; below: what stands
+    below such layers whole; between: what of it stands above the encoder's own; own: config switches.
+    upper: the row of the decoder where its layers are counted on from those of the encoder and cut with them.
     """
 
     model_type: str
@@ -90,6 +90,8 @@ class Family:
     memory: str = ""
     below: tuple[str, ...] = ()
     upper: "Family | None" = None
+    between: tuple[str, ...] = ()
+    own: Mapping[str, object] = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
     table: str = ""
 
@@ -326,40 +328,56 @@ FAMILIES: dict[str, Family] = {
 _STACKS = ("encoder", "decoder")
 
 
-def _decoder(model_type: str, name: str, *, norms: tuple[str, ...]) -> Family:
-    """The decoder's layers of a model that has an encoder, which then stays below the lower cut, whole."""
-    encoder = FAMILIES[model_type]
-    each = ("embed_tokens", "embed_positions", *norms)
+def _above(encoder: Family, *, layers: str, own: Mapping[str, str], each: Sequence[str]) -> Family:
+    """The decoder's layers of a model that has an encoder, which then stays below the lower cut, whole.
+
+    own: its numbers, where the encoder has others; each: what stands before the layers of both.
+    """
     return replace(
         encoder,
-        layer=f"{name}DecoderLayer",
-        layers="decoder.layers",
-        fields=dict(encoder.fields)
-        | {
-            "layers": "decoder_layers",
-            "heads": "decoder_attention_heads",
-            "inner": "decoder_ffn_dim",
-        },
+        layers=layers,
+        fields=dict(encoder.fields) | dict(own),
         embeddings=("shared", *(f"{part}.{child}" for part in _STACKS for child in each)),
-        # A layer that is dropped may be the one that stands for the peer.
-        plain={"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0},
         walker="decoder",
-        memory=encoder.layers,
+        memory="encoder",
         below=("encoder",),
+    )
+
+
+def _bart_decoder(model_type: str, name: str, *, norms: tuple[str, ...]) -> Family:
+    own = {"layers": "layers", "heads": "attention_heads", "inner": "ffn_dim"}
+    own = {number: f"decoder_{name}" for number, name in own.items()}
+    each = ("embed_tokens", "embed_positions", *norms)
+    above = _above(FAMILIES[model_type], layers="decoder.layers", own=own, each=each)
+    # A layer that is dropped may be the one that stands for the peer.
+    plain = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
+    return replace(above, layer=f"{name}DecoderLayer", plain=plain)
+
+
+def _t5_decoder(model_type: str) -> Family:
+    """Its layers are of the encoder's class, told by a switch; its table is its own, and looks back only."""
+    encoder, layers, own = FAMILIES[model_type], "decoder.block", {"layers": "num_decoder_layers"}
+    above = _above(encoder, layers=layers, own=own, each=("embed_tokens", "dropout"))
+    return replace(
+        above,
+        fixed=(f"{layers}.0.{encoder.table}",),
+        between=("encoder.final_layer_norm",),
+        own={"is_decoder": True},
     )
 
 
 def _both(decoder: Family) -> Family:
     """The layers of the encoder, and counted on from there those of the decoder."""
     encoder = FAMILIES[decoder.model_type]
-    own = ("layers", "heads", "inner")
+    own = {f"decoder-{n}": at for n, at in decoder.fields.items() if at != encoder.fields[n]}
     return replace(
         encoder,
-        fields=dict(encoder.fields) | {f"decoder-{name}": decoder.fields[name] for name in own},
+        fields=dict(encoder.fields) | own,
         embeddings=decoder.embeddings,
         plain=decoder.plain,
         memory=decoder.memory,
         upper=decoder,
+        fixed=tuple(dict.fromkeys((*encoder.fixed, *decoder.fixed))),
     )
 
 
@@ -369,8 +387,10 @@ def trunk_name(model_type: str, *, stack: str = "encoder") -> str:
 
 
 _DECODERS = (
-    _decoder("bart", "Bart", norms=("layernorm_embedding",)),
-    _decoder("marian", "Marian", norms=()),
+    _bart_decoder("bart", "Bart", norms=("layernorm_embedding",)),
+    _bart_decoder("marian", "Marian", norms=()),
+    _t5_decoder("t5"),
+    _t5_decoder("mt5"),
 )
 # What a blueprint may name. A model with two stacks of layers has three rows.
 TRUNKS: dict[str, Family] = FAMILIES | {

@@ -124,8 +124,10 @@ def adapt(blocks: Mapping[int, nn.Module], spec: LoraSpec) -> None:
         fan_in_fan_out=_lies_across(whole, spec.targets),
         bias="none",
     )
-    # On the meta device, so that nothing is drawn from torch's one generator.
-    inject_adapter_in_model(config, whole, low_cpu_mem_usage=True)
+    # On the meta device, so that nothing is drawn from torch's one generator. peft's own way there patches
+    # nn.Module for all threads, of which another may be loading a trunk.
+    with torch.device("meta"):
+        inject_adapter_in_model(config, whole)
     for name, weight in list(whole.named_parameters()):
         if _MARK in name:
             owner, _, leaf = name.rpartition(".")

@@ -16,6 +16,8 @@ from transformers import PreTrainedModel
 
 from splitlearn.errors import ManifestError
 from splitlearn.split.anatomy import (
+    border_of,
+    config_at,
     depth_of,
     family_of,
     layers_of,
@@ -201,16 +203,19 @@ def split_chain(
         at = part.last
     replace_layers(model, [*slots.bottom, *stages, *slots.top])
     hand_over(model)
-    trunks = [
-        Trunk(
-            model.config,
+    border, trunks = border_of(model.config), list[Trunk]()
+    for part in parts:
+        config = config_at(model.config, first=part.first)
+        above = border is not None and 0 < border <= part.first  # of two stacks, of the upper one
+        first = slots.layers[border] if above and border else slots.bottom[0]
+        trunk = Trunk(
+            config,
             layers={index: slots.layers[index] for index in part.whole},
             receive=slots.receive if part is parts[0] else None,
             send=slots.send if part is parts[-1] else None,
-            table=table_of(family, model.config, first=slots.bottom[0]),
-        ).train(model.training)
-        for part in parts
-    ]
+            table=table_of(family, config, first=first),
+        )
+        trunks.append(trunk.train(model.training))
     return model, tuple(trunks)
 
 

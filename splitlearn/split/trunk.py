@@ -34,8 +34,9 @@ MAX_SCORES = 2**32
 class Trunk(nn.Module):
     """Layers [first, last), with the receiving module before and the sending one after, if any.
 
-    Layers keep the numbers they have in the whole model, so weight names read "layers.2. ...". table: as
-    `table_of` makes it, for families that have one; its weights are the first layer's, which is elsewhere.
+    Layers keep the numbers they have in the whole model, so weight names read "layers.2. ...". config: as
+    `config_at` gives it for them. table: as `table_of` makes it, for families that have one; its weights are
+    the first layer's of that stack, which is elsewhere.
     """
 
     def __init__(
@@ -98,7 +99,10 @@ class Trunk(nn.Module):
         )
         if beside is not None:
             assert not isinstance(cache, TrunkCache), "a decoder's trunk keeps its memory, too"
-            return run_crossed(self.in_order(), self.config, h_BTD, beside=beside, cache=cache)
+            memory, had = beside.h_BSD.shape[1], 0 if cache is None else cache.get_seq_length()
+            bias = None if self.table is None else self._bias(h_BTD, memory=memory, had=had)
+            layers = self.in_order()
+            return run_crossed(layers, self.config, h_BTD, beside=beside, bias=bias, cache=cache)
         assert not isinstance(cache, MemoryCache), "no memory is kept of what is sent none"
         if cache is not None:
             return self._go_on(h_BTD, cache=cache)
@@ -115,20 +119,24 @@ class Trunk(nn.Module):
             h_BTD = hidden_of(module(h_BTD, *given))
         return h_BTD
 
-    def _bias(self, h_BTD: Tensor) -> Tensor:
-        """What the first layer adds to the scores of attention and hands on to all others, (1, H, T, T).
+    def _bias(self, h_BTD: Tensor, *, memory: int = 0, had: int = 0) -> Tensor:
+        """What the first layer adds to scores of attention and hands on to all others, (1, H, T, had + T).
 
-        WireError where it would be too large with a batch's mask in it, as attention takes it.
+        memory: width of what a decoder attends to beside; had: tokens that come before these, which attend
+        to them, too. WireError where it, or the zeros that are added for a memory, would be too large with a
+        batch's mask in it, as attention takes it.
         """
         assert self.table is not None
         texts, width = h_BTD.shape[:2]
-        scores = texts * self.config.num_attention_heads * width**2
+        widest = max(had + width, memory)
+        scores = texts * self.config.num_attention_heads * width * widest
         if scores > MAX_SCORES:
             raise WireError(
-                f"the peer sent {texts} texts padded to {width} tokens, which have {scores} pairs of tokens "
+                f"the peer sent {texts} texts padded to {widest} tokens, which have {scores} pairs of tokens "
                 f"over all heads, more than {MAX_SCORES}; use smaller batches"
             )
-        return cast(Callable[[int, int], Tensor], self.table.compute_bias)(width, width)
+        compute = cast(Callable[..., Tensor], self.table.compute_bias)
+        return compute(width, had + width, past_seen_tokens=had)
 
     def _forward_causal(self, h_BTD: Tensor, *, lengths: Sequence[int]) -> Tensor:
         """What the base model gives its layers, from lengths: mask, positions, tables of angles."""

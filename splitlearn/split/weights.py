@@ -119,7 +119,7 @@ def load_layers_from_folder(folder: Path, *, model: TrunkModel, cut: CutSpec) ->
     found: dict[str, Tensor] = {}
     wanted: dict[Path, list[tuple[str, str]]] = {}
     for name in expected:
-        tail = _in_folder(name, family=family, border=model.fields["layers"])
+        tail = _in_folder(name, family=family, border=model.fields["layers"], crossed=trunk.crossed)
         key = _match(stored, tail)
         if key is None:
             raise ManifestError(
@@ -142,11 +142,15 @@ def load_layers_from_folder(folder: Path, *, model: TrunkModel, cut: CutSpec) ->
     return {name: found[name] for name in expected}
 
 
-def _in_folder(name: str, *, family: Family, border: object) -> str:
-    """The name below the base model that a weight of a trunk's layers has; border: layers of its encoder."""
+def _in_folder(name: str, *, family: Family, border: object, crossed: bool) -> str:
+    """The name below the base model that a weight of a trunk's layers has; border: layers of its encoder.
+
+    crossed: whether they are a decoder's.
+    """
     if stands_still(name):
         within, _, _ = family.table.rpartition(".")
-        return f"{family.layers}.0.{within}.{name.removeprefix(_TABLE)}"
+        layers = family.upper.layers if crossed and family.upper is not None else family.layers
+        return f"{layers}.0.{within}.{name.removeprefix(_TABLE)}"
     _, number, rest = name.split(".", 2)
     if family.upper is not None and isinstance(border, int) and int(number) >= border:
         return f"{family.upper.layers}.{int(number) - border}.{rest}"

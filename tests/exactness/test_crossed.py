@@ -22,6 +22,7 @@ from splitlearn.engine.plain import evaluate_plain, train_plain
 from splitlearn.engine.prepare import prepare, specs, unsplit
 from splitlearn.engine.run import TrustedRun
 from splitlearn.manifest import load_job
+from splitlearn.split.anatomy import family_of
 from splitlearn.split.blueprint import build_trunk, trunk_model
 from splitlearn.split.crossing import Beside, Handover
 from splitlearn.split.cut import Cut, spec_of
@@ -45,11 +46,12 @@ from tests.rig import (
     trusted_party,
     trusted_run,
 )
+from tests.tiny import RELATIVE
 
 # In the middle of four, and up to the head: there no layer of ours attends to the encoder above the cut.
 CUTS = (Cut(1, 3), Cut(2, 4))
 STEPS = 10
-TYPES = ("bart", "marian")
+TYPES = ("bart", "marian", "t5", "mt5")
 
 
 def in_hand(model: PreTrainedModel, batch: Batch, *, cut: Cut) -> tuple[Tensor, dict[str, Tensor]]:
@@ -114,12 +116,13 @@ def test_every_gradient_is_that_of_the_unsplit_model(
     grads = {n: p.grad for n, p in whole.named_parameters() if p.grad is not None}
     assert len(found) == len(grads)
     for name, gradient in grads.items():
-        assert torch.equal(gradient, found[_named(name, cut=cut)]), name
+        assert torch.equal(gradient, found[_named(name, model=whole, cut=cut)]), name
 
 
-def _named(name: str, *, cut: Cut) -> str:
+def _named(name: str, *, model: PreTrainedModel, cut: Cut) -> str:
     """Where a weight of the whole model is when it is taken apart."""
-    before, _, after = name.partition("decoder.layers.")
+    layers = f"{family_of(model).layers}."
+    before, _, after = name.partition(layers)
     if not after:
         return name
     index, _, rest = after.partition(".")
@@ -127,7 +130,7 @@ def _named(name: str, *, cut: Cut) -> str:
     if layer in cut.whole:
         return f"trunk.layers.{layer}.{rest}"
     here = layer if layer < cut.first else layer - len(cut.whole) + 1
-    return f"{before}decoder.layers.{here}.{rest}"
+    return f"{before}{layers}{here}.{rest}"
 
 
 def assert_the_unsplit_run(
@@ -140,15 +143,20 @@ def assert_the_unsplit_run(
     clip_norm: float | None = None,
 ) -> None:
     """whole: the same model, frozen and adapted alike."""
-    before = {name: t.clone() for name, t in run.groups["layers"].items()}
+    before = offered(run)
     result = run_in_memory(tmp_path, run, steps=steps)
     expected = train_unsplit(whole, run, steps=steps, clip_norm=clip_norm)
     assert result.losses == expected
     if run.offer.detail.lora is not None:
         return
-    trunk = result.trunk or before
+    trunk = before | result.trunk
     found = whole_weights(result.local, trunk, cut=cut, offers=[run.offer])
     assert_same(found, whole.state_dict())
+
+
+def offered(run: TrustedRun) -> dict[str, Tensor]:
+    """Copies of what the peers' layers begin with; not all of it trains and comes home."""
+    return {name: t.clone() for hop in run.hops for name, t in hop.groups["layers"].items()}
 
 
 def assert_same(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
@@ -166,6 +174,11 @@ def assert_same(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> 
         ("marian", CUTS[0], 1, "full", True),
         ("marian", CUTS[1], 2, "full", True),
         ("marian", CUTS[0], 2, "features", False),
+        ("t5", CUTS[0], 2, "full", True),
+        ("t5", CUTS[1], 1, "full", False),
+        ("t5-1.1", CUTS[0], 2, "full", True),
+        ("mt5", CUTS[1], 2, "full", True),
+        ("mt5", CUTS[0], 2, "features", False),
     ],
 )
 def test_ten_steps_over_a_link_are_the_unsplit_ones(
@@ -178,16 +191,29 @@ def test_ten_steps_over_a_link_are_the_unsplit_ones(
     assert_the_unsplit_run(tmp_path, run, whole, steps=steps, cut=cut)
 
 
+TARGETS = ("self_attn.q_proj", "encoder_attn.k_proj", "encoder_attn.v_proj", "fc1")
+T5_TARGETS = (
+    *("layer.0.SelfAttention.q", "layer.1.EncDecAttention.k", "layer.1.EncDecAttention.v"),
+    "layer.2.DenseReluDense.wo",
+)
+
+
 @pytest.mark.parametrize(
-    ("model_type", "where", "train_bottom"), [("bart", "all", True), ("marian", "trunk", False)]
+    ("model_type", "where", "train_bottom", "micro"),
+    [
+        ("bart", "all", True, 2),
+        ("marian", "trunk", False, 2),
+        ("t5", "all", True, 2),
+        ("mt5", "trunk", False, 1),
+    ],
 )
 def test_adapters_in_a_decoder_train_as_in_the_unsplit_run(
-    tmp_path: Path, model_type: str, where: Where, train_bottom: bool
+    tmp_path: Path, model_type: str, where: Where, train_bottom: bool, micro: int
 ) -> None:
     model, cut = crossed_model(model_type), CUTS[0]
-    targets = ("self_attn.q_proj", "encoder_attn.k_proj", "encoder_attn.v_proj", "fc1")
+    targets = T5_TARGETS if model_type in RELATIVE else TARGETS
     spec = LoraSpec(rank=3, alpha=6.0, dropout=0.0, targets=targets, seed=5)
-    whole, steps = copy.deepcopy(model), crossed_steps(model)
+    whole, steps = copy.deepcopy(model), crossed_steps(model, micro=micro)
     adapt(blocks_of(whole, cut=cut, where=where, train_bottom=train_bottom), spec)
     freeze(whole, cut=cut, mode="lora", train_bottom=train_bottom)
     settings = {"mode": "lora", "train_bottom": train_bottom, "lora": spec, "where": where}
@@ -203,19 +229,22 @@ def test_clipping_over_a_decoder_and_its_encoder_is_the_unsplit_models(tmp_path:
     assert_the_unsplit_run(tmp_path, run, whole, steps=steps, cut=cut, clip_norm=0.4)
 
 
-@pytest.mark.parametrize("train_bottom", [True, False])
+@pytest.mark.parametrize(
+    ("model_type", "train_bottom"), [("bart", True), ("bart", False), ("t5", True), ("mt5", False)]
+)
 def test_a_decoder_shared_out_in_a_chain_is_as_exact_with_dropout(
-    tmp_path: Path, train_bottom: bool
+    tmp_path: Path, model_type: str, train_bottom: bool
 ) -> None:
     cut = Cut(1, 3)
-    model = crossed_model("bart", dropout=0.2)
+    model = crossed_model(model_type, dropout=0.2)
     whole, steps = copy.deepcopy(model), crossed_steps(model)
     run = chain_run(model, cut=cut, starts=(2,), total=STEPS, train_bottom=train_bottom, seed=7)
+    before = offered(run)
     ended = run_chain(tmp_path, run, steps=steps)
     losses, weights = train_reseeded(whole, steps=steps, run=run, cut=cut, starts=(2,))
     assert ended.losses == losses
     offers = [hop.offer for hop in run.hops]
-    found = whole_weights(run.local, ended.trunk, cut=cut, offers=offers)
+    found = whole_weights(run.local, before | ended.trunk, cut=cut, offers=offers)
     assert_same(found, weights)
 
 
@@ -226,8 +255,15 @@ def test_a_decoder_shared_out_in_a_chain_is_as_exact_with_dropout(
         ("marian", Cut(1, 6), (2, 4, 5), "full", True),
         ("bart", Cut(2, 5), (4,), "full", False),
         ("marian", Cut(1, 5), (4,), "features", False),
+        ("t5", Cut(1, 6), (2, 4, 5), "full", True),
+        ("mt5", Cut(2, 5), (4,), "full", False),
+        ("t5-1.1", Cut(1, 5), (4,), "full", True),
+        ("t5", Cut(1, 5), (4,), "features", False),
     ],
-    ids=["two parties", "four", "frozen below", "features"],
+    ids=[
+        *("two parties", "four", "frozen below", "features"),
+        *("T5 at four", "mT5, frozen below", "T5 1.1", "T5, features"),
+    ],
 )
 def test_an_encoder_and_its_decoder_at_different_parties_are_as_exact(
     tmp_path: Path,
@@ -244,12 +280,12 @@ def test_an_encoder_and_its_decoder_at_different_parties_are_as_exact(
     run = chain_run(
         model, cut=cut, starts=starts, total=STEPS, mode=mode, train_bottom=train_bottom
     )
-    before = {name: t.clone() for hop in run.hops for name, t in hop.groups["layers"].items()}
+    before = offered(run)
     ended = run_chain(tmp_path, run, steps=steps)
     expected = train_unsplit(whole, run, steps=steps)
     assert ended.losses == expected
     offers = [hop.offer for hop in run.hops]
-    found = whole_weights(run.local, ended.trunk or before, cut=cut, offers=offers)
+    found = whole_weights(run.local, before | ended.trunk, cut=cut, offers=offers)
     assert_same(found, whole.state_dict())
     for host in ended.hosts:
         ours, theirs = host.clinic.log.folder, host.party.log.folder
@@ -257,13 +293,30 @@ def test_an_encoder_and_its_decoder_at_different_parties_are_as_exact(
         assert reconcile(ours, theirs).exit is Exit.CLEAN
 
 
+@pytest.mark.parametrize(("model_type", "micro"), [("bart", 2), ("t5", 3), ("mt5", 1)])
+def test_adapters_at_two_parties_train_as_in_the_unsplit_run(
+    tmp_path: Path, model_type: str, micro: int
+) -> None:
+    """At those of the encoder and of the decoder; what lies between them has none, and stands still."""
+    model, cut = both_model(model_type), Cut(1, 5)
+    targets = T5_TARGETS[:1] if model_type in RELATIVE else TARGETS[:1]
+    spec = LoraSpec(rank=3, alpha=6.0, dropout=0.0, targets=targets, seed=5)
+    whole, steps = copy.deepcopy(model), crossed_steps(model, micro=micro)
+    adapt(blocks_of(whole, cut=cut, where="trunk", train_bottom=True), spec)
+    freeze(whole, cut=cut, mode="lora", train_bottom=True)
+    run = chain_run(model, cut=cut, starts=(4,), total=STEPS, mode="lora", lora=spec)
+    ended = run_chain(tmp_path, run, steps=steps)
+    assert ended.losses == train_unsplit(whole, run, steps=steps)
+
+
 EXACT = dict.fromkeys(
     ("activation", "output", "gradient", "input_gradient", "inner", "inner_gradient"), "identity"
 )
 
 
+@pytest.mark.parametrize("family", ["bart", "t5"])
 def test_a_job_over_both_stacks_is_the_unsplit_run_and_exports_a_plain_folder(
-    tmp_path: Path,
+    tmp_path: Path, family: str
 ) -> None:
     changes: Changes = {
         **PAIRS,
@@ -271,7 +324,7 @@ def test_a_job_over_both_stacks_is_the_unsplit_run_and_exports_a_plain_folder(
         "codec": EXACT,
         "[chain]": {"party": "farm", "dial": "127.0.0.1:2", "first": 5},
     }
-    job = load_job(make_job(tmp_path, changes=changes, family="bart"))
+    job = load_job(make_job(tmp_path, changes=changes, family=family))
     prepared = prepare(job)
     assert [(hop.offer.cut.first, hop.offer.cut.last) for hop in prepared.run.hops] == [
         (1, 4),
@@ -288,12 +341,15 @@ def test_a_job_over_both_stacks_is_the_unsplit_run_and_exports_a_plain_folder(
         seed=job.run.seed,
         observe=lambda _: None,
     )
-    save_run(tmp_path / "out", job=job, prepared=prepared, state=ended.trunk)
+    save_run(
+        tmp_path / "out", job=job, prepared=prepared, state=offered(prepared.run) | ended.trunk
+    )
     assert_same(load_merged(tmp_path / "out").state_dict(), model.state_dict())
 
 
-def test_an_evaluation_gives_the_unsplit_models_losses(tmp_path: Path) -> None:
-    model, cut = crossed_model("marian"), CUTS[0]
+@pytest.mark.parametrize("model_type", ["marian", "t5"])
+def test_an_evaluation_gives_the_unsplit_models_losses(tmp_path: Path, model_type: str) -> None:
+    model, cut = crossed_model(model_type), CUTS[0]
     whole, steps = copy.deepcopy(model), crossed_steps(model)
     rows = [steps(step)[0] for step in range(3)]
     run = trusted_run(model, cut=cut, total=1)

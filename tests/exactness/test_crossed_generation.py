@@ -80,8 +80,9 @@ def test_tokens_and_logits_are_those_of_the_unsplit_model_with_its_cache(
         ("bart", "decoder", Cut(1, 4), (2,)),
         ("bart", "both", Cut(1, 7), (5,)),
         ("marian", "both", Cut(1, 7), (2, 5, 6)),
+        ("t5", "both", Cut(1, 7), (2, 5, 6)),
     ],
-    ids=["a decoder at two", "two stacks at two", "two stacks at four"],
+    ids=["a decoder at two", "two stacks at two", "two stacks at four", "T5 at four"],
 )
 def test_a_chain_says_what_the_unsplit_model_says(
     tmp_path: Path, model_type: str, stack: str, cut: Cut, starts: tuple[int, ...]

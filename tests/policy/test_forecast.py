@@ -407,19 +407,34 @@ def test_rows_of_a_decoder_are_counted_with_those_of_its_encoder(
     assert plan_of_offer(prepare(job).run.offer).beside == twice
 
 
-def test_a_decoders_layers_are_those_that_its_config_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_a_decoders_layers_are_those_that_its_config_names(tmp_path: Path, family: str) -> None:
     changes: Changes = {**PAIRS, "cut": {"stack": "decoder", "top": 3}}
     with pytest.raises(ManifestError, match=r"a model of 2 layers"):
-        plans_of_job(load_job(make_job(tmp_path, changes=changes, family="bart")))
+        plans_of_job(load_job(make_job(tmp_path, changes=changes, family=family)))
 
 
-def test_of_both_stacks_only_the_decoders_parties_get_rows_of_two_texts(tmp_path: Path) -> None:
+def test_a_t5_that_names_no_layers_of_a_decoder_has_as_many_as_its_encoder(tmp_path: Path) -> None:
+    changes: Changes = {**PAIRS, "cut": {"stack": "decoder", "top": 5}}
+    file = make_job(tmp_path, changes=changes, family="t5")
+    config = tmp_path / "model" / "config.json"
+    told = json.loads(config.read_text())
+    del told["num_decoder_layers"]
+    config.write_text(json.dumps(told))
+    with pytest.raises(ManifestError, match=r"a model of 4 layers"):
+        plans_of_job(load_job(file))
+
+
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_of_both_stacks_only_the_decoders_parties_get_rows_of_two_texts(
+    tmp_path: Path, family: str
+) -> None:
     changes: Changes = {
         **PAIRS,
         "cut": {"stack": "both", "top": 6},
         "[chain]": {"party": "farm", "dial": "127.0.0.1:2", "first": 5},
     }
-    job = load_job(make_job(tmp_path, changes=changes, family="bart"))
+    job = load_job(make_job(tmp_path, changes=changes, family=family))
     told = [plan.beside for plan in plans_of_job(job)]
     assert told == [frozenset(), {Kind.ACTIVATION, Kind.GRADIENT, Kind.INPUT_GRADIENT}]
     assert [plan_of_offer(hop.offer).beside for hop in prepare(job).run.hops] == told

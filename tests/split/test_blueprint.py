@@ -13,6 +13,7 @@ from splitlearn.split.cut import Bottleneck, Cut, spec_of
 from splitlearn.split.families import FAMILIES
 from splitlearn.split.stage import factor, split
 from splitlearn.wire.messages import CutSpec, TrunkModel
+from tests.crossed import crossed_model
 from tests.tiny import DECODERS, ENCODERS, RELATIVE, WRITERS, tiny_model
 
 PCA, SFT = Bottleneck("pca", 6), Bottleneck("sft", 4)
@@ -144,7 +145,7 @@ def test_a_field_out_of_bounds_is_the_peers_fault_and_named(name: str, value: ob
 
 
 MISTRAL, LLAMA = trunk_model(tiny_model("mistral")), trunk_model(tiny_model("llama"))
-T5 = trunk_model(tiny_model("t5"))
+T5, T5_ABOVE = trunk_model(tiny_model("t5")), trunk_model(crossed_model("t5"))
 
 
 @pytest.mark.parametrize(
@@ -177,6 +178,9 @@ T5 = trunk_model(tiny_model("t5"))
         (T5, "distance", 6.0),
         (T5, "head-width", 1),
         (T5, "head-width", 1025),
+        (T5_ABOVE, "distance", 4),  # which is half of the buckets
+        (T5_ABOVE, "buckets", 12),
+        (T5_ABOVE, "layers", 513),
     ],
 )
 def test_a_decoders_field_out_of_bounds_is_the_peers_fault_and_named(
@@ -212,11 +216,12 @@ def test_both_kinds_of_feed_forward_parts_are_built(model_type: str) -> None:
 def test_every_table_within_bounds_has_a_place_for_every_distance(
     buckets: int, distance: int, width: int
 ) -> None:
-    fields = T5.fields | {"buckets": buckets, "distance": distance}
-    table = build_trunk(TrunkModel("t5", fields), cut=spec_of(CUT)).table
-    assert table is not None
-    table.relative_attention_bias = torch.nn.Embedding(buckets, 4)
-    assert table.compute_bias(width, width).shape == (1, 4, width, width)
+    for model, far in ((T5, distance), (T5_ABOVE, max(distance, buckets // 2 + 1))):
+        fields = model.fields | {"buckets": buckets, "distance": far}
+        table = build_trunk(TrunkModel(model.model_type, fields), cut=spec_of(CUT)).table
+        assert table is not None
+        table.relative_attention_bias = torch.nn.Embedding(buckets, 4)
+        assert table.compute_bias(width, width).shape == (1, 4, width, width)
 
 
 def test_a_cut_through_a_block_that_has_no_halves_is_the_peers_fault() -> None:

@@ -1,11 +1,12 @@
 """The trunk of a decoder: masks rebuilt as its base model makes them, and what stands before it at home."""
 
 import copy
+from inspect import signature
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.anatomy import base_of, cut_stack, depth_of, layers_of
@@ -24,10 +25,10 @@ from splitlearn.split.stage import (
 from splitlearn.split.weights import load_layers_from_folder, trunk_state
 from splitlearn.wire.messages import LoraSpec, TrunkModel
 from tests.crossed import both_model, crossed_model
-from tests.tiny import tiny_batch, tiny_model
+from tests.tiny import RELATIVE, tiny_batch, tiny_model
 
 CUT = Cut(1, 3)
-TYPES = ("bart", "marian")
+TYPES = ("bart", "marian", "t5", "mt5")
 
 
 @pytest.mark.parametrize("lengths", [(9, 4, 6), (9, 9, 9)])
@@ -38,10 +39,12 @@ def test_the_trunks_masks_are_the_base_models_own(
 ) -> None:
     model = crossed_model(model_type, attention=attention).eval()
     batch = tiny_batch(model, lengths=lengths)
-    seen: list[tuple[object, object, object]] = []
+    seen: list[tuple[object, ...]] = []
+    names = ("attention_mask", "encoder_attention_mask", "position_bias", "cache")
 
-    def look(_: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        seen.append((args[1], kwargs["encoder_attention_mask"], kwargs.get("cache")))
+    def look(layer: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        bound = signature(layer.forward).bind(*args, **kwargs).arguments
+        seen.append(tuple(bound.get(name) for name in names))
 
     hook = layers_of(model)[1].register_forward_pre_hook(look, with_kwargs=True)
     model(**batch.inputs, **batch.labels)
@@ -54,8 +57,8 @@ def test_the_trunks_masks_are_the_base_models_own(
         if isinstance(one, Tensor) and isinstance(other, Tensor):
             assert torch.equal(one, other)
             assert one.dtype == other.dtype
-    masks = [isinstance(mask, Tensor) for mask in seen[0][:2]]
-    assert masks == [attention == "eager", min(lengths) < 9]
+    masks = [isinstance(mask, Tensor) for mask in seen[0][:3]]
+    assert masks == [attention == "eager", min(lengths) < 9, model_type in RELATIVE]
 
 
 @pytest.mark.parametrize("model_type", TYPES)
@@ -112,19 +115,19 @@ def test_a_memory_is_for_a_decoders_trunk_and_for_no_other() -> None:
         plain(h_BTD, lengths=(3,), beside=Beside(h_BTD, (3,)))
 
 
-def test_a_handover_changes_nothing_until_it_is_told_to_and_a_copy_forgets() -> None:
-    model = crossed_model("bart").eval()
+@pytest.mark.parametrize("model_type", TYPES)
+def test_a_handover_changes_nothing_until_it_is_told_to_and_a_copy_forgets(model_type: str) -> None:
+    model = crossed_model(model_type).eval()
     batch = tiny_batch(model)
     expected = model(**batch.inputs, **batch.labels).logits
     hand_over(model)
     assert torch.equal(model(**batch.inputs, **batch.labels).logits, expected)
-    door = base_of(model).get_submodule("encoder.layers")[-1]
-    assert isinstance(door, Handover)
+    (door,) = (module for module in model.modules() if isinstance(module, Handover))
     door.exchange = torch.zeros_like
     assert not torch.equal(model(**batch.inputs, **batch.labels).logits, expected)
     assert torch.equal(copy.deepcopy(model)(**batch.inputs, **batch.labels).logits, expected)
     take_back(model)
-    assert len(base_of(model).get_submodule("encoder.layers")) == 2
+    assert not any(isinstance(module, Handover) for module in model.modules())
     assert torch.equal(model(**batch.inputs, **batch.labels).logits, expected)
 
 
@@ -186,25 +189,31 @@ def test_rows_of_both_are_told_apart_by_their_lengths_alone() -> None:
 # An encoder and its decoder, both cut: of three layers each, the decoder's are 3, 4 and 5.
 
 
-def test_layers_of_both_are_counted_on_and_put_back_where_they_were() -> None:
-    model = both_model("bart")
+@pytest.mark.parametrize(
+    ("model_type", "kinds", "first"),
+    [
+        ("bart", ("BartEncoderLayer", "BartDecoderLayer"), "decoder.layers.0"),
+        ("t5", ("T5Block", "T5Block"), "decoder.block.0"),
+    ],
+)
+def test_layers_of_both_are_counted_on_and_put_back_where_they_were(
+    model_type: str, kinds: tuple[str, str], first: str
+) -> None:
+    model = both_model(model_type)
     layers = list(layers_of(model))
     assert (depth_of(model), len(layers)) == (6, 6)
-    base = base_of(model)
-    assert layers[3] is base.get_submodule("decoder.layers.0")
+    assert layers[3] is base_of(model).get_submodule(first)
     local, parts = split_chain(model, cut=Cut(1, 5), starts=(4,))
     assert [list(part.layers) for part in parts] == [["1", "2"], ["4"]]
     assert [part.crossed for part in parts] == [False, True]
-    kinds = [type(layer).__name__ for layer in layers_of(local)]
-    assert kinds == [
-        *("BartEncoderLayer", "RemoteStage", "BartDecoderLayer", "RemoteStage"),
-        "BartDecoderLayer",
-    ]
+    below, above = kinds
+    found = [type(layer).__name__ for layer in layers_of(local)]
+    assert found == [below, "RemoteStage", above, "RemoteStage", above]
     slots = slots_of(local, cut=Cut(1, 5))
     assert (len(slots.bottom), list(slots.layers), len(slots.top)) == (1, [1, 3, 4], 1)
     whole = merged(local, trunk=joined_trunk(parts), cut=Cut(1, 5))
-    assert list(whole.state_dict()) == list(both_model("bart").state_dict())
-    expected = both_model("bart").state_dict()
+    expected = both_model(model_type).state_dict()
+    assert list(whole.state_dict()) == list(expected)
     assert all(torch.equal(t, expected[n]) for n, t in whole.state_dict().items())
 
 
@@ -220,13 +229,15 @@ def test_an_offer_of_layers_of_both_to_one_party_is_refused(cut: Cut) -> None:
 )
 def test_numbers_of_the_upper_stack_have_bounds_too(name: str, value: int) -> None:
     blueprint = trunk_model(both_model("bart"))
+    assert name in blueprint.fields
     bad = TrunkModel("bart-both", blueprint.fields | {name: value})
     with pytest.raises(WireError, match=r"bart-both trunk that cannot be: .*(decoder-|heads)"):
         build_trunk(bad, cut=spec_of(Cut(4, 6)))
 
 
-def test_a_part_of_both_is_built_and_found_in_a_folder(tmp_path: Path) -> None:
-    model = both_model("marian")
+@pytest.mark.parametrize("model_type", ["marian", "t5"])
+def test_a_part_of_both_is_built_and_found_in_a_folder(tmp_path: Path, model_type: str) -> None:
+    model = both_model(model_type)
     blueprint = trunk_model(model)
     plain = copy.deepcopy(model)
     del plain.config.cut_stack
@@ -237,6 +248,11 @@ def test_a_part_of_both_is_built_and_found_in_a_folder(tmp_path: Path) -> None:
         stored = load_layers_from_folder(tmp_path, model=blueprint, cut=spec_of(cut))
         assert stored.keys() == state.keys()
         assert all(torch.equal(stored[name], tensor) for name, tensor in state.items())
+    tables = [part.table for part in parts if part.table is not None]
+    if (
+        model_type in RELATIVE
+    ):  # each of its own stack, which is told apart by the first layer's number
+        assert not torch.equal(*(table.relative_attention_bias.weight for table in tables))
 
 
 def test_adapters_of_both_are_drawn_alike_wherever_their_layers_are() -> None:

@@ -45,13 +45,14 @@ def test_a_decoder_that_has_an_encoder_is_a_row_beside_its_encoders() -> None:
     more = {name: row for name, row in TRUNKS.items() if name not in FAMILIES}
     assert {name: (row.model_type, row.stack) for name, row in more.items()} == {
         f"{model_type}-{stack}": (model_type, stack)
-        for model_type in ("bart", "marian")
+        for model_type in ("bart", "marian", "t5", "mt5")
         for stack in ("decoder", "both")
     }
     for name, row in more.items():
         assert trunk_name(row.model_type, stack=row.stack) == name
         encoder = FAMILIES[row.model_type]
-        assert row.memory == encoder.layers
+        assert encoder.layers.startswith(f"{row.memory}.")
+        assert set(encoder.fixed) <= set(row.fixed) or row.stack == "decoder"
         assert set(encoder.embeddings) < set(row.embeddings)
         assert set(encoder.fields) <= set(row.fields)
         assert row.walkers in {("decoder", "encoder"), ("encoder", "decoder")}

@@ -6,6 +6,7 @@ from splitlearn.split.anatomy import base_of, layers_of
 from splitlearn.split.cut import Bottleneck, Cut
 from splitlearn.split.freeze import freeze, freeze_trunk, set_training
 from splitlearn.split.stage import factor, slots_of, split
+from tests.crossed import both_model, crossed_model
 from tests.tiny import DECODERS, ENCODERS, RELATIVE, WRITERS, tiny_model
 
 CUT = Cut(2, 3, Bottleneck("sft", 4), Bottleneck("sft", 4))
@@ -122,6 +123,46 @@ def test_a_table_of_relative_positions_never_trains_in_an_encoder_that_is_cut(
     assert standing(trunk.layers) == {mode == "full"}
     assert trunk.table is not None
     assert standing(trunk.table) == {False}
+
+
+@pytest.mark.parametrize(("mode", "train_bottom"), [*MODES, ("lora", True)])
+@pytest.mark.parametrize("model_type", RELATIVE)
+def test_a_table_of_relative_positions_never_trains_in_a_decoder_that_is_cut(
+    model_type: str, mode: str, train_bottom: bool
+) -> None:
+    """That of an encoder at home below it does, with the bottom."""
+    model, cut = crossed_model(model_type, dropout=0.5), Cut(2, 3)
+    freeze(model, cut=cut, mode=mode, train_bottom=train_bottom)
+    trains = mode != "features" and train_bottom
+    above, below = (
+        {n: p for n, p in stack.named_parameters() if "relative" in n}
+        for stack in (model.decoder, model.encoder)
+    )
+    assert [p.requires_grad for p in (*above.values(), *below.values())] == [False, trains]
+    assert standing(model.encoder.block) == standing(model.encoder.final_layer_norm) == {trains}
+    assert standing(model.decoder.block[1]) == {trains}
+    assert standing(model.decoder.block[2]) == {mode == "full"}
+    assert standing(model.decoder.block[3]) == standing(model.decoder.final_layer_norm) == {True}
+    set_training(model, training=True)
+    words = trains and mode == "full"
+    assert [model.encoder.dropout.training, model.decoder.dropout.training] == [words, words]
+    _, trunk = split(factor(model, cut=cut, bases={}), cut=cut)
+    assert trunk.table is not None
+    assert standing(trunk.table) == {False}
+
+
+@pytest.mark.parametrize(("mode", "train_bottom"), [*MODES, ("lora", True)])
+def test_a_norm_between_two_stacks_trains_only_where_the_layers_there_do(
+    mode: str, train_bottom: bool
+) -> None:
+    """In features nothing comes back to it; in lora all that trains between two parties are adapters."""
+    model, cut = both_model("t5"), Cut(1, 5)
+    freeze(model, cut=cut, mode=mode, train_bottom=train_bottom)
+    norm, between = model.encoder.final_layer_norm, model.decoder.block[0].layer[1]
+    assert standing(norm) == standing(between) == {mode == "full"}
+    assert standing(model.decoder.final_layer_norm) == {True}
+    tables = [p for n, p in model.named_parameters() if "relative" in n]
+    assert [p.requires_grad for p in tables] == [False, False]
 
 
 def test_freezing_again_in_another_mode_undoes_the_first() -> None:

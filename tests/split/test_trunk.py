@@ -1,13 +1,18 @@
 """What a trunk rebuilds from lengths, against what the base model gives its own layers."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from splitlearn.errors import WireError
 from splitlearn.split.anatomy import layers_of
+from splitlearn.split.crossing import Beside
 from splitlearn.split.cut import Cut
 from splitlearn.split.stage import split
+from tests.crossed import crossed_model
 from tests.tiny import DECODERS, ENCODERS, RELATIVE, WRITERS, joined_batch, tiny_batch, tiny_model
 
 
@@ -114,3 +119,35 @@ def test_a_bias_larger_than_a_machine_is_the_peers_fault(monkeypatch: pytest.Mon
     assert trunk(torch.zeros(2, 5, 32), lengths=(5, 3)).shape == (2, 5, 32)
     with pytest.raises(WireError, match="3 texts padded to 5 tokens, which have 300 pairs"):
         trunk(torch.zeros(3, 5, 32), lengths=(5, 3, 1))
+
+
+def test_zeros_added_to_what_a_memory_scores_are_as_much_of_a_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, trunk = split(crossed_model("t5").eval(), cut=Cut(1, 3))
+    monkeypatch.setattr("splitlearn.split.trunk.MAX_SCORES", 2 * 4 * 5 * 7)
+    h_BUD = torch.zeros(2, 5, 32)
+    near, far = (Beside(torch.zeros(2, width, 32), (width, 3)) for width in (7, 8))
+    assert trunk(h_BUD, lengths=(5, 3), beside=near).shape == (2, 5, 32)
+    with pytest.raises(WireError, match="2 texts padded to 8 tokens, which have 320 pairs"):
+        trunk(h_BUD, lengths=(5, 3), beside=far)
+
+
+@pytest.mark.parametrize("make", [tiny_model, crossed_model])
+def test_a_bias_of_tokens_after_others_is_that_of_the_last_rows(
+    make: Callable[[str], PreTrainedModel],
+) -> None:
+    _, trunk = split(make("t5").eval(), cut=Cut(1, 3))
+    whole = trunk._bias(torch.zeros(1, 7, 32))
+    assert torch.equal(trunk._bias(torch.zeros(1, 2, 32), had=5), whole[:, :, 5:])
+
+
+def test_a_decoders_bias_tells_apart_only_what_comes_before_a_token() -> None:
+    _, trunk = split(crossed_model("t5").eval(), cut=Cut(1, 3))
+    _, encoder = split(tiny_model("t5").eval(), cut=Cut(1, 3))
+    for each, alike in ((trunk, True), (encoder, False)):
+        assert each.table is not None
+        bias_TT = each.table.compute_bias(7, 7)[0, 0]
+        after = torch.triu_indices(7, 7, offset=1)
+        assert (bias_TT[*after].unique().numel() == 1) is alike
+        assert bias_TT[:, 0].unique().numel() > 3
