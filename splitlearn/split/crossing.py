@@ -89,17 +89,17 @@ def run_crossed(
     h_BUD: Tensor,
     *,
     beside: Beside,
-    bias: Tensor | None = None,
     cache: MemoryCache | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """(B, U, D) to (B, U, D): what the base model's decoder does between two of its layers.
 
     Masks are rebuilt by its own functions. A token sees those before it, so that padding on the right is
     seen by nobody whose output is read.
 
-    bias: (1, H, U, had + U), of those positions, for layers that share one; by positions of the memory none
-    has any. cache: what the layers have of these texts already, and of the memory; h_BUD is of the tokens
-    after.
+    cache: what the layers have of these texts already, T tokens, and of the memory; h_BUD is of those after.
+    bias: (1, H, U, T + U), of those positions, for layers that share one; by positions of the memory none has
+    any.
     """
     texts, width = h_BUD.shape[:2]
     had = 0 if cache is None else cache.get_seq_length()
@@ -118,8 +118,7 @@ def run_crossed(
     given = {} if bias is None else {"position_bias": bias}
     given |= {"encoder_hidden_states": beside.h_BSD, "encoder_attention_mask": across}
     for layer in layers:
-        output = layer(h_BUD, mask, cache=cache, use_cache=cache is not None, **given)
-        h_BUD = hidden_of(output)
+        h_BUD = hidden_of(layer(h_BUD, mask, cache=cache, use_cache=cache is not None, **given))
     return h_BUD
 
 

@@ -99,10 +99,12 @@ class Trunk(nn.Module):
         )
         if beside is not None:
             assert not isinstance(cache, TrunkCache), "a decoder's trunk keeps its memory, too"
-            memory, had = beside.h_BSD.shape[1], 0 if cache is None else cache.get_seq_length()
-            bias = None if self.table is None else self._bias(h_BTD, memory=memory, had=had)
-            layers = self.in_order()
-            return run_crossed(layers, self.config, h_BTD, beside=beside, bias=bias, cache=cache)
+            had = 0 if cache is None else cache.get_seq_length()
+            memory = beside.h_BSD.shape[1]
+            bias = None if self.table is None else self._bias(h_BTD, had=had, memory=memory)
+            return run_crossed(
+                self.in_order(), self.config, h_BTD, beside=beside, cache=cache, bias=bias
+            )
         assert not isinstance(cache, MemoryCache), "no memory is kept of what is sent none"
         if cache is not None:
             return self._go_on(h_BTD, cache=cache)
