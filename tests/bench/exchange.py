@@ -34,7 +34,7 @@ from splitlearn.wire import frames
 from splitlearn.wire.messages import Accept, Empty, Finish, Offer, Resume, StepTensor
 from tests.federation import make_identity
 from tests.rig import compute_party, trusted_party
-from tests.test_session import offer as make_offer
+from tests.session.test_steps import offer as make_offer
 
 ROOT = Path(__file__).parent.parent.parent
 RESULT = ROOT / "out" / "bench" / "exchange.json"
