@@ -41,9 +41,8 @@ def freeze(model: PreTrainedModel, *, cut: Cut, mode: Mode, train_bottom: bool) 
     for module in _embeddings(model):
         module.requires_grad_(mode == "full" and train_bottom)
     if (upper := family_of(model).upper) is not None:
-        for (
-            name
-        ) in upper.between:  # with the layers there, and with adapters it stands still as they do
+        # As the layers between two parties: with adapters there, only these train.
+        for name in upper.between:
             base_of(model).get_submodule(name).requires_grad_(mode == "full")
     for module in slots.bottom:
         module.requires_grad_(mode in _TRAINS_TRUNK and train_bottom)
