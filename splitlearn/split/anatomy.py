@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from splitlearn.errors import ManifestError
-from splitlearn.split.families import ACTIVATIONS, TRUNKS, Family, trunk_name
+from splitlearn.split.families import ACTIVATIONS, Family
+from splitlearn.split.trunks import TRUNKS, trunk_name
 
 __all__ = [
     "base_of",

@@ -21,9 +21,10 @@ from splitlearn.split.anatomy import (
     trunk_of,
 )
 from splitlearn.split.cut import Cut, cut_of, fault
-from splitlearn.split.families import ACTIVATIONS, ATTENTIONS, TRUNKS, Family
+from splitlearn.split.families import ACTIVATIONS, ATTENTIONS, Family
 from splitlearn.split.stage import lay_out, uncuttable
 from splitlearn.split.trunk import Trunk
+from splitlearn.split.trunks import TRUNKS
 from splitlearn.wire.messages import CutSpec, TrunkModel
 
 __all__ = ["build_trunk", "trunk_model"]

@@ -22,8 +22,8 @@ from splitlearn.errors import WireError
 from splitlearn.split.anatomy import border_of, hidden_of, rotary_of, trunk_of
 from splitlearn.split.cache import MemoryCache, TrunkCache
 from splitlearn.split.crossing import Beside, run_crossed
-from splitlearn.split.families import TRUNKS
 from splitlearn.split.rows import mask_of, positions_of
+from splitlearn.split.trunks import TRUNKS
 
 __all__ = ["Trunk"]
 

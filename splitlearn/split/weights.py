@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from splitlearn.errors import ManifestError, WireError
 from splitlearn.split.blueprint import build_trunk
-from splitlearn.split.families import TRUNKS, Family
+from splitlearn.split.families import Family
 from splitlearn.split.trunk import Trunk
+from splitlearn.split.trunks import TRUNKS
 from splitlearn.wire.messages import CutSpec, TrunkModel
 
 __all__ = [
