@@ -53,7 +53,7 @@ _DECODER = """\
 [run]
 name = "{name}"
 folder = "target/{name}"
-seed = 1
+seed = {seed}
 deadline_s = 300
 
 [identity]
@@ -117,6 +117,7 @@ class Size:
     rate: float = 2e-3
     warmup: int = 60
     candidates: int = 1
+    seed: int = 1
 
 
 class Ports:
