@@ -227,9 +227,7 @@ def _table(metrics: dict[str, Any]) -> "Table":
     table.add_row("in one process", f"{bleu['local']:.2f}", str(steps["local"]), "")
     for name, told in (("uncompressed", "across, uncompressed"), ("codec", "across, with codecs")):
         table.add_row(told, f"{bleu[name]:.2f}", str(steps["local"]), size(moved[name]))
-    table.add_row(
-        "from scratch, as many steps", f"{bleu['scratch']:.2f}", str(steps["scratch"]), ""
-    )
+    table.add_row("from scratch", f"{bleu['scratch']:.2f}", str(steps["scratch"]), "")
     table.add_section()
     table.add_row("bytes of the uncompressed", f"{moved['ratio']:.1%}")
     same = "to the bit" if metrics["exact"] else "NOT THE SAME"
