@@ -64,7 +64,7 @@ def baseline(encoder_file: Path, decoder_file: Path, *, scratch: bool) -> dict[s
             observe=display,
         )
         seconds = time.monotonic() - began_s
-        display.begin("translating", total=len(run.corpus.evaluate))
+        display.begin("translating", total=len(pair.held_out))
         found = pair.translate(
             observe=display,
             at_once=run.evaluated,

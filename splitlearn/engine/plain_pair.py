@@ -77,13 +77,18 @@ class PlainPair:
             observe(StepDone(step, losses[-1], time.perf_counter() - began_s, 0, 0))
         return losses
 
+    @property
+    def held_out(self) -> list[str]:
+        """Names of the held-out samples that both sides have, in the order in which they are translated."""
+        return self._common(self.source.evaluate.samples, self.target.evaluate.samples)
+
     @torch.no_grad()
     def translate(
         self, *, observe: Observe, at_once: int = 32, iterations: int = 10, candidates: int = 3
     ) -> list[tuple[str, str]]:
         """The held-out samples that both sides have: (reference, translation)."""
         sources, targets = self.source.evaluate, self.target.evaluate
-        samples = self._common(sources.samples, targets.samples)
+        samples = self.held_out
         out: list[tuple[str, str]] = []
         for start in range(0, len(samples), at_once):
             names = samples[start : start + at_once]

@@ -24,5 +24,5 @@ def test_it_learns_turned_sentences() -> None:
     assert sum(losses[-5:]) / 5 < 3.72
     assert all(torch.isfinite(torch.tensor(losses)))
     found = pair.translate(observe=seen.append, candidates=1)
-    assert len(found) == 6
+    assert len(found) == len(pair.held_out) == 6
     assert all(reference.startswith("w") for reference, _ in found)
