@@ -206,8 +206,8 @@ def split_chain(
     border, trunks = border_of(model.config), list[Trunk]()
     for part in parts:
         config = config_at(model.config, first=part.first)
-        above = border is not None and 0 < border <= part.first  # of two stacks, of the upper one
-        first = slots.layers[border] if above and border else slots.bottom[0]
+        # Of its own stack: where two are counted on, the upper one begins at the border.
+        first = slots.layers[border] if border and border <= part.first else slots.bottom[0]
         trunk = Trunk(
             config,
             layers={index: slots.layers[index] for index in part.whole},

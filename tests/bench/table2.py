@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from parties.demo_translate import join_both, metrics_of, tensor_bytes
-from parties.demo_translate_data import Ports, Size, prepare
-from tests.bench.translation import across
+from parties.demo_translate import metrics_of, tensor_bytes
+from parties.demo_translate_data import Size
+from tests.bench.translation import across, arranged
 
 ROOT = Path(__file__).parent.parent.parent
 RESULT = ROOT / "out" / "bench" / "table2.json"
@@ -26,16 +26,8 @@ def main() -> None:
     runs = {f"{f}-{b}".replace(".", ""): (f, b) for f in FORWARD for b in BACKWARD}
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="splitlearn-bench-") as name:
-        out, ports = Path(name) / "run", Ports(runs)
-        prepare(
-            out,
-            where=os.environ.get("PAIRS"),
-            languages=("de", "en"),
-            ports=ports,
-            size=SIZE,
-            runs=runs,
-        )
-        join_both(out)
+        out = Path(name) / "run"
+        ports = arranged(out, size=SIZE, runs=runs)
         for run, (forward, backward) in runs.items():
             across(out, run, ports=ports)
             found = metrics_of(out, run)

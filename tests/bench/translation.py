@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,16 +68,8 @@ def trained(seed: int, *, whole: bool) -> dict[str, Any]:
     """A seed's scores. whole: with the uncompressed run, and from scratch, and what all of them took."""
     runs = RUNS if whole else {"codec": RUNS["codec"]}
     with tempfile.TemporaryDirectory(prefix="splitlearn-bench-") as name:
-        out, ports = Path(name) / "run", Ports(runs)
-        prepare(
-            out,
-            where=os.environ.get("PAIRS"),
-            languages=("de", "en"),
-            ports=ports,
-            size=replace(SIZE, seed=seed),
-            runs=runs,
-        )
-        join_both(out)
+        out = Path(name) / "run"
+        ports = arranged(out, size=replace(SIZE, seed=seed), runs=runs)
         for run in runs:
             across(out, run, ports=ports)
         if not whole:
@@ -89,6 +82,15 @@ def trained(seed: int, *, whole: bool) -> dict[str, Any]:
         )
         found["losses"] = {"local": local["losses"], "scratch": scratch["losses"]}
         return found
+
+
+def arranged(out: Path, *, size: Size, runs: Mapping[str, tuple[str, str]]) -> Ports:
+    """Both parties, joined, with the settings of all runs."""
+    ports = Ports(runs)
+    where = os.environ.get("PAIRS")
+    prepare(out, where=where, languages=("de", "en"), ports=ports, size=size, runs=runs)
+    join_both(out)
+    return ports
 
 
 def across(out: Path, run: str, *, ports: Ports) -> None:

@@ -1,7 +1,7 @@
 """Texts gone on with through two parties, against transformers' own loop over the unsplit model."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from splitlearn.audit.log import read_lines
@@ -30,7 +30,7 @@ from splitlearn.split.freeze import freeze
 from splitlearn.split.lora import adapt, blocks_of, fold, targets_in
 from splitlearn.split.stage import factor
 from splitlearn.wire.messages import LoraSpec, StepTensor
-from tests.chains import chain_engine, chain_run, hosts
+from tests.chains import Host, chain_engine, chain_run, hosts
 from tests.crossed import crossed_model
 from tests.engine.test_compute import desk_at, payload, rows
 from tests.rig import (
@@ -227,22 +227,34 @@ def test_a_text_goes_on_through_a_chain_of_two_compute_parties(
         train_bottom=False,
         optimiser=STILL,
     )
-    for purpose in ("train", "generate"):
-        parties = hosts(tmp_path, chain_offered(run, purpose), policy="research.toml")
-        engine = chain_engine(tmp_path, chain_offered(run, purpose), parties)
-        if purpose == "train":
-            engine.train(lambda _: [batch_of(tiny_batch(whole))])
-        else:
-            found = engine.generate([PROMPT, TWO], sampling=DRAWN)
-        engine.finish()
-        engine.end(None)
-        for host in parties:
-            host.close()
+    found, parties = said_over_a_chain(tmp_path, run, whole)
     for one, ids in zip(found, (PROMPT, TWO), strict=True):
         assert torch.equal(one, unsplit(whole, ids, DRAWN)[0])
     first, second = (activations(host.clinic.folder) for host in parties)
     assert first == second
     assert [count for count, _ in first[:2]] == counts
+
+
+def said_over_a_chain(
+    place: Path, run: TrustedRun, whole: nn.Module, heard: Callable[[Tensor], None] | None = None
+) -> tuple[list[Tensor], list[Host]]:
+    """PROMPT and TWO gone on with after a step of training, and who was there. heard: gets all logits."""
+    for purpose in ("train", "generate"):
+        offered = chain_offered(run, purpose)
+        parties = hosts(place, offered, policy="research.toml")
+        engine = chain_engine(place, offered, parties)
+        if purpose == "train":
+            engine.train(lambda _: [batch_of(tiny_batch(whole))])
+        else:
+            if heard is not None:
+                words = run.local.get_output_embeddings()
+                words.register_forward_hook(lambda _, __, out: heard(out))
+            found = engine.generate([PROMPT, TWO], sampling=DRAWN)
+        engine.finish()
+        engine.end(None)
+        for host in parties:
+            host.close()
+    return found, parties
 
 
 def chain_offered(run: TrustedRun, purpose: str) -> TrustedRun:

@@ -33,6 +33,7 @@ from tests.engine.test_generation import (
     at_work,
     chain_offered,
     run_of,
+    said_over_a_chain,
     unsplit,
 )
 from tests.rig import batch_of
@@ -99,19 +100,7 @@ def test_a_chain_says_what_the_unsplit_model_says(
     whole, local, said = copy.deepcopy(model), copy.deepcopy(model), list[Tensor]()
     settings = {"mode": "features", "train_bottom": False, "optimiser": STILL}
     run = chain_run(local, cut=cut, starts=starts, total=1, **settings)  # type: ignore[arg-type]
-    for purpose in ("train", "generate"):
-        parties = hosts(tmp_path, chain_offered(run, purpose), policy="research.toml")
-        engine = chain_engine(tmp_path, chain_offered(run, purpose), parties)
-        if purpose == "train":
-            engine.train(lambda _: [batch_of(tiny_batch(whole))])
-        else:
-            words = local.get_output_embeddings()
-            words.register_forward_hook(lambda _, __, out: said.append(out))
-            found = engine.generate([PROMPT, TWO], sampling=DRAWN)
-        engine.finish()
-        engine.end(None)
-        for host in parties:
-            host.close()
+    found, parties = said_over_a_chain(tmp_path, run, whole, said.append)
     assert_the_unsplit_texts(found, said, whole, DRAWN)
     for host in parties:
         ours, theirs = host.clinic.log.folder, host.party.log.folder
