@@ -196,6 +196,7 @@ class _Dialler:
         sent = handshake.encode_hello(hello)
         try:
             async with asyncio.timeout(HANDSHAKE_S):
+                self.conversation.tally.sent += len(sent)
                 await frames.write(sent)
                 answer = await frames.read()
         except TimeoutError:
@@ -205,7 +206,6 @@ class _Dialler:
             raise
         if answer is None:
             raise LinkLost("the listener ended the stream before its ACK")
-        self.conversation.tally.sent += len(sent)
         self.conversation.tally.received += len(answer)
         ack = handshake.decode_ack(answer)
         if isinstance(ack, Refused):
@@ -248,8 +248,8 @@ class _Dialler:
 
     async def _attach(self, control: Connection, welcome: Welcome) -> Connection:
         attach = handshake.encode_attach(handshake.Attach(welcome.link))
-        await control.write(attach)
         self.conversation.tally.sent += len(attach)
+        await control.write(attach)
         return control
 
     async def _suspect(self, lost: LinkLost) -> None:

@@ -38,7 +38,10 @@ _CONTROL_S = 5.0
 
 
 class Tally:
-    """Bytes that one conversation moved over all its links. Written by its loop, read by anybody."""
+    """Bytes that one conversation moved over all its links. Written by its loop, read by anybody.
+
+    Bytes are counted before they are written: a write that is awaited may return after the peer has them.
+    """
 
     __slots__ = ("received", "sent")
 
@@ -133,12 +136,12 @@ class Link:
                 await self._frame_wake.wait()
                 self._frame_wake.clear()
             elif len(raw) <= CHUNK_BYTES:
-                await self._frames.write(raw)
                 self._tally.sent += len(raw)
+                await self._frames.write(raw)
             else:
                 for chunk in chunks(raw):
-                    await self._frames.write(bytes(chunk))
                     self._tally.sent += len(chunk)
+                    await self._frames.write(bytes(chunk))
 
     async def _read_frames(self) -> None:
         assembler = Assembler()
@@ -241,8 +244,8 @@ class Link:
 
     async def _say(self, stream: Stream, message: control.Control) -> None:
         data = control.encode(message)
-        await stream.write(data)
         self._tally.sent += len(data)
+        await stream.write(data)
 
     async def _complain(
         self, sentence: str, opened: asyncio.Future[Stream], talking: asyncio.Task[None]

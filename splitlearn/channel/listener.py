@@ -252,9 +252,9 @@ class Listener:
         why = "the connection broke"
         try:
             ack = self._ack(seat, data=data, token=token)
+            conversation.tally.sent += len(ack)
             await stream.write(ack)
             conversation.tally.received += len(data)
-            conversation.tally.sent += len(ack)
             conversation.link = Link(conversation.mailbox, frames=stream, tally=conversation.tally)
             await conversation.link.run(link.control)
             why = "the peer hung up"
