@@ -88,8 +88,8 @@ def train(
             figures.follow(work.engine)
             write_canaries(logs_of(manifest), prepared, max_length=manifest.data.max_length)
             work.engine.train(prepared.data.steps, watch=watch)
-            scores = {}
-            if manifest.data.evaluate is not None:
+            best, scores = (None, {}) if watch is None else (watch.best, watch.scores)
+            if manifest.data.evaluate is not None and best is None:
                 work.display.begin("evaluating", total=len(prepared.data.evaluation))
                 scores = _scores(prepared, work.engine)
                 curves.scores(scores, step=len(work.engine.losses))
@@ -98,6 +98,8 @@ def train(
             write_metrics(manifest, work, scores, protected)
     for found in protected:
         console.print(sentence(found), markup=False)
+    if best is not None:
+        console.print(f"kept as the best: the state after step {best}, with", markup=False)
     for name, value in scores.items():
         console.print(f"{name} {value:.4f}", markup=False)
     moved = sum(work.engine.sent.values()) + sum(work.engine.received.values())
@@ -120,10 +122,10 @@ def evaluate(
     Example:
         splitlearn trusted evaluate job.toml
 
-    Uses the newest checkpoint that both parties hold. Prints JSON. With --bleu the decoder of a
-    sequence-to-sequence model also says a target for each text, of up to data.max_length tokens, and
-    sacrebleu compares them. Nothing more is sent for that, unless layers of the decoder are remote: then the
-    targets are said first, in a conversation as generate has it.
+    Uses the newest checkpoint that both parties hold, or the best where checkpoint.best says so. Prints
+    JSON. With --bleu the decoder of a sequence-to-sequence model also says a target for each text, of up to
+    data.max_length tokens, and sacrebleu compares them. Nothing more is sent for that, unless layers of the
+    decoder are remote: then the targets are said first, in a conversation as generate has it.
     """
     from parties.console import interruptible
 
@@ -187,7 +189,7 @@ def generate(
     Example:
         splitlearn trusted generate job.toml --prompt "Once upon a time"
 
-    Uses the newest checkpoint that all parties hold. Each party keeps the keys and values of its own
+    Uses the checkpoint that evaluate uses. Each party keeps the keys and values of its own
     layers while a text grows. Of an encoder with a decoder above it (sequence-to-sequence) a text goes
     through the encoder once, and the decoder says what follows from it: here, or with the parties that have
     layers of it, which get the encoder's output with the first token. Both policies have to say
@@ -266,13 +268,15 @@ def _export(manifest: "Job", *, to: Path) -> None:
     prepared = prepare(manifest)
     run, total = prepared.run, prepared.data.steps.total
     checkpoints = Checkpoints(manifest.run.folder / "checkpoints")
-    newest = checkpoints.held()[-1] if checkpoints.held() else 0
+    held = checkpoints.held()
+    newest = held[-1] if held else 0
     if newest != total and not (newest and checkpoints.noted(newest).get("stopped")):
         raise ManifestError(
             f"{manifest.run.folder} holds no finished run of {total} steps; run splitlearn trusted "
             f"train {manifest.file} to its end first"
         )
-    checkpoints.load(newest, model=run.local, stepper=Stepper(None, None))
+    step = checkpoints.best()[-1]
+    checkpoints.load(step, model=run.local, stepper=Stepper(None, None))
     state = {
         name: tensor
         for hop in run.hops
@@ -280,7 +284,7 @@ def _export(manifest: "Job", *, to: Path) -> None:
         for name, tensor in group.items()
     }
     if run.offer.trains_trunk:
-        state |= _trained_trunk(manifest, prepared, step=newest)
+        state |= _trained_trunk(manifest, prepared, step=step)
     save_run(to, job=manifest, prepared=prepared, state=state)
 
 

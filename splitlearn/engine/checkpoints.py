@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -39,12 +40,18 @@ class Checkpoints:
         return tuple(sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit()))
 
     def save(
-        self, step: int, *, model: nn.Module, stepper: Stepper, extra: Mapping[str, object]
+        self,
+        step: int,
+        *,
+        model: nn.Module,
+        stepper: Stepper,
+        extra: Mapping[str, object],
+        best: int | None = None,
     ) -> None:
         """Save the trained parameters, the optimiser and `extra` (JSON) as the state after `step`.
 
-        Raises AuditError where the disk is full or not writable: a run that cannot be resumed
-        should not go on.
+        The newest KEPT are held, and that of step `best`, noted as the best so far. Raises AuditError
+        where the disk is full or not writable: a run that cannot be resumed should not go on.
         """
         part = self.folder / f"{step}.part"
         try:
@@ -53,7 +60,8 @@ class Checkpoints:
             save_file({n: t.cpu() for n, t in _trained(model).items()}, part / _WEIGHTS)
             tensors, state = _optimiser_state(stepper)
             save_file(tensors, part / _OPTIMISER)
-            (part / _STATE).write_text(json.dumps({**state, "step": step, "extra": dict(extra)}))
+            whole = {**state, "step": step, "best": best, "extra": dict(extra)}
+            (part / _STATE).write_text(json.dumps(whole))
             for path in (*part.iterdir(), part):
                 _sync(path)
             self._drop(step)
@@ -66,7 +74,8 @@ class Checkpoints:
                 "or choose another run folder, then start again"
             ) from error
         for old in self.held()[:-KEPT]:
-            self._drop(old)
+            if old != best:
+                self._drop(old)
 
     def load(self, step: int, *, model: nn.Module, stepper: Stepper) -> dict[str, object]:
         """Put `model` and `stepper` into the state after `step`; what was saved as extra.
@@ -95,12 +104,26 @@ class Checkpoints:
 
     def noted(self, step: int) -> dict[str, object]:
         """What was saved as extra with the state after `step`. ManifestError if it cannot be read."""
+        extra: dict[str, object] = self._state(step)["extra"]
+        return extra
+
+    def best(self) -> tuple[int, ...]:
+        """The steps held that an evaluation may take, ascending: of each checkpoint the best when it was
+        saved, or itself where none was kept. ManifestError if one cannot be read.
+        """
+        held = self.held()
+        noted = {step: self._state(step).get("best") for step in held}
+        taken = {best if best in noted else step for step, best in noted.items()}
+        return tuple(sorted(taken))
+
+    def _state(self, step: int) -> dict[str, Any]:
         place = self.folder / str(step)
         try:
-            extra: dict[str, object] = json.loads((place / _STATE).read_text())["extra"]
-        except (OSError, ValueError, KeyError) as error:
+            state: dict[str, Any] = json.loads((place / _STATE).read_text())
+            state["extra"]  # is what no state lacks
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise ManifestError(f"checkpoint {place} cannot be used: {error}") from error
-        return extra
+        return state
 
     def drop_after(self, step: int) -> None:
         """Remove the checkpoints newer than `step`: the run goes on from there."""

@@ -254,11 +254,15 @@ class ComputeEngine:
         if loaded.bridges is not None:
             loaded.bridges.check_done(frame)
         loaded.checkpoints.save(
-            frame.meta.step, model=loaded.trunk, stepper=loaded.stepper, extra={}
+            frame.meta.step,
+            model=loaded.trunk,
+            stepper=loaded.stepper,
+            extra={},
+            best=frame.meta.best,
         )
         loaded.versions.drained(frame.meta.step)
         loaded.coders.forget()
-        talk.say(Kind.SAVED, frame.meta)
+        talk.say(Kind.SAVED, Step(frame.meta.step))
         self._observe(Saved(frame.meta.step))
 
     def _settle(self, talk: Talk, loaded: Loaded, frame: Frame) -> None:

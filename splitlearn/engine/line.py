@@ -244,9 +244,9 @@ class Line:
         """Have the peer multiply its gradients of `step`, and do it."""
         self.talk.say(Kind.SCALE, Scale(step, factor))
 
-    def save(self, step: int) -> None:
-        """Ask for a checkpoint after `step` steps. `saved` waits for it."""
-        self.talk.say(Kind.CHECKPOINT, Step(step))
+    def save(self, step: int, *, best: int | None = None) -> None:
+        """Ask for a checkpoint after `step` steps, and to keep that of step `best`. `saved` waits for it."""
+        self.talk.say(Kind.CHECKPOINT, Step(step, best))
 
     def saved(self) -> None:
         """Wait for the checkpoint that was asked for; codecs that remember forget."""

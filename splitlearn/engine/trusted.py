@@ -137,8 +137,9 @@ class TrustedEngine:
     def evaluate(
         self, batches: Sequence[Batch], *, saying: Sampling | None = None
     ) -> list[dict[str, Tensor]]:
-        """What `told` keeps of the output for each batch, with the weights of the newest checkpoint.
+        """What `told` keeps of the output for each batch, with the weights under way.
 
+        Those are of the newest checkpoint, of the best where one is kept and the run is not for training.
         saying: have a decoder above an encoder also say a text for each row, "said"; nothing more is sent.
         ManifestError where layers of that decoder are remote.
         """
@@ -155,8 +156,8 @@ class TrustedEngine:
         return outputs
 
     def generate(self, prompts: Sequence[Tensor], *, sampling: Sampling) -> list[Tensor]:
-        """Prompts (B, T), each of texts of equal length, with what the model of the newest checkpoint adds
-        to them, or what a decoder above an encoder says of them. For a run offered to generate.
+        """Prompts (B, T), each of texts of equal length, with what the model adds to them, or what a decoder
+        above an encoder says of them. For a run offered to generate; its weights are those of `evaluate`.
         """
         outputs: list[Tensor] = []
 
@@ -210,8 +211,8 @@ class TrustedEngine:
         run = self.run
         if not self._checkpoints.held():
             self._save(0)
-        mine = self._checkpoints.held()
         trains = run.offer.purpose == "train"
+        mine = self._checkpoints.held() if trains else self._checkpoints.best()
         step = agree(self._lines, mine, trains=trains, observe=self._observe)
         extra = self._checkpoints.load(step, model=run.local, stepper=self._stepper)
         if trains:
@@ -241,11 +242,11 @@ class TrustedEngine:
                 stretch.work(steps, first=step)
                 self._next_step = self._lines[0].talk.session.next_step
             done = self._next_step
-            self._look(done)
-            if done % self.run.every == 0 or done == total or self._stopped:
-                self._save(done)
+            best = self._look(done)
+            if done % self.run.every == 0 or done in (best, total) or self._stopped:
+                self._save(done, best=best)
                 for line in self._lines:
-                    line.save(done)
+                    line.save(done, best=best)
                 for line in self._lines:
                     line.saved()
                 self._observe(Saved(done))
@@ -254,13 +255,14 @@ class TrustedEngine:
     def _stopped(self) -> bool:
         return self._watch is not None and self._watch.stopped
 
-    def _look(self, done: int) -> None:
-        """Score held-out data, where that is due."""
-        if self._watch is None or not self._watch.due(done):
-            return
-        score = self._watch.take(done, list(self._evaluate(self._watch.batches)))
-        set_training(self.run.local, training=True)
-        self._observe(Watched(done, score))
+    def _look(self, done: int) -> int | None:
+        """Score held-out data, where that is due. The step to keep for its score, if one is."""
+        watch = self._watch
+        if watch is not None and watch.due(done):
+            score = watch.take(done, list(self._evaluate(watch.batches)))
+            set_training(self.run.local, training=True)
+            self._observe(Watched(done, score))
+        return None if watch is None else watch.best
 
     def _stretch(self) -> Stretch:
         """For steps that interleave: the same work, in an order that goes across them."""
@@ -384,11 +386,13 @@ class TrustedEngine:
     def _added(self, before: int, done: int) -> None:
         self._observe(Evaluated(before + done))
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, *, best: int | None = None) -> None:
         extra: dict[str, object] = {"losses": self.losses}
         if self._watch is not None:
             extra |= {"scores": self._watch.state(), "stopped": self._watch.stopped}
-        self._checkpoints.save(step, model=self.run.local, stepper=self._stepper, extra=extra)
+        self._checkpoints.save(
+            step, model=self.run.local, stepper=self._stepper, extra=extra, best=best
+        )
 
 
 def _floats(values: object) -> list[float]:

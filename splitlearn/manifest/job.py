@@ -99,6 +99,12 @@ class Job(Table):
         return self.predicts or self.model.task == "sequence-to-sequence"
 
     @property
+    def keeps_best(self) -> bool:
+        """Whether the state with the best score is kept, and is what is taken from the run."""
+        asked = self.checkpoint.best
+        return self.schedule.patience is not None if asked is None else asked
+
+    @property
     def clips_trunk(self) -> bool:
         """Whether gradients of weights at the peer are clipped with ours."""
         return self.optimiser.clip_norm is not None and self.cut.sends_gradients
@@ -162,6 +168,7 @@ class Job(Table):
                 **({"canary": self.canary.rate} if self.canary.file else {}),
                 # Codecs forget at checkpoints.
                 **({"every_steps": self.checkpoint.every_steps} if self._remembers else {}),
+                **({"best": True} if self.keeps_best else {}),
             }
         )
 
@@ -181,7 +188,7 @@ class Job(Table):
     def _deciding_schedule(self) -> dict[str, object]:
         """Of the schedule, what a number depends on; a run may be resumed with another order."""
         exact = {"order", "in_flight", "overlap", "staleness"}
-        if self.schedule.patience is None:  # else the run may end early
+        if self.schedule.patience is None and not self.keeps_best:
             exact |= {"evaluate_every", "patience"}
         settings = self.schedule.model_dump(exclude=exact)
         if staleness := self.schedule.staleness:
@@ -276,6 +283,8 @@ def _impossible(job: Job) -> Iterator[Fault]:
         )
     if schedule.patience is not None and schedule.evaluate_every is None:
         yield Fault("schedule.patience", "counts scores; give schedule.evaluate_every too")
+    if job.keeps_best and schedule.evaluate_every is None:
+        yield Fault("checkpoint.best", "is true and needs scores; give schedule.evaluate_every too")
     if schedule.evaluate_every is not None:
         if job.data.evaluate is None:
             yield Fault(

@@ -183,6 +183,11 @@ class CheckpointTable(Table):
     every_steps: int = Field(
         default=50, ge=1, le=10_000_000, description="a whole number of optimiser steps from 1 up"
     )
+    best: bool | None = Field(
+        default=None,
+        description="true: the state with the best score stays too, and is what evaluate, generate and "
+        "export take; false: they take the newest; left out, true where schedule.patience is given",
+    )
 
 
 class PrivacyTable(Table):

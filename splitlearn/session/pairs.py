@@ -177,6 +177,10 @@ class PairSession(Endpoint[PairState]):
     def _save(self, kind: Kind, meta: Step) -> None:
         if not self.trains or meta.step != self.next_step:
             raise SessionError(f"{kind} of step {meta.step}; {self._view()}")
+        if meta.best is not None:
+            raise SessionError(
+                f"{kind} has step {meta.best} kept; the newest are kept here, no best"
+            )
 
     def _view(self) -> str:
         still = "" if self.trains or self.pairing is None else ", adapters stand still"

@@ -161,7 +161,7 @@ class Session(Endpoint[State]):
         elif isinstance(meta, Norm | Scale):
             self._at_end(kind, meta.step)
         elif isinstance(meta, Step):
-            self._at_step(kind, meta.step)
+            self._at_step(kind, meta)
         elif kind in _BETWEEN_STEPS and self.groups:
             raise SessionError(f"{kind} in the middle of step {self.groups[0].step}")
         elif kind is Kind.WEIGHTS and self.state is State.FINISHING:
@@ -174,9 +174,16 @@ class Session(Endpoint[State]):
             self.next_step = meta.step
         return following
 
-    def _at_step(self, kind: Kind, step: int) -> None:
+    def _at_step(self, kind: Kind, meta: Step) -> None:
+        step = meta.step
         if kind is Kind.CHECKPOINT:
             self._leave_out(step)
+        latest = step if kind is Kind.CHECKPOINT else -1
+        if meta.best is not None and meta.best > latest:
+            raise SessionError(
+                f"{kind} of step {step} has step {meta.best} kept; a {Kind.CHECKPOINT} may name itself or "
+                "an earlier one"
+            )
         if step != self.next_step or self.groups:
             raise SessionError(
                 f"{kind} names step {step} while {self._view()}; "

@@ -91,9 +91,14 @@ class Empty(Meta, frozen=True):
 
 
 class Step(Meta, frozen=True):
-    """CHECKPOINT, SAVED: `step` optimiser steps are done and stand in the checkpoint."""
+    """CHECKPOINT, SAVED: `step` optimiser steps are done and stand in the checkpoint.
+
+    best: in a CHECKPOINT, the step whose checkpoint is to be kept beside the newest, or this very one; left
+    out on the wire where there is none, so that such a message is spelt as it was before there was any.
+    """
 
     step: Count
+    best: Count | None = None
 
 
 class Memory(Meta, frozen=True):
@@ -260,17 +265,17 @@ Terms: TypeAlias = Offer | Round | Pairing | Bridge
 
 
 def said(meta: Meta) -> tuple[str, ...]:
-    """Names of the fields that stand beside a payload, but for a memory where there is none."""
+    """Names of the fields that stand on the wire, but for an offer's detail, which is always named."""
     names = meta.__struct_fields__
-    return names[:-1] if isinstance(meta, StepTensor) and meta.memory is None else names
+    return names[:-1] if _silent(meta) else names
 
 
 def spelt(meta: Meta) -> Meta | tuple[object, ...]:
-    """What stands on the wire for `meta`: all its fields, but for an offer's empty detail and no memory.
+    """What stands on the wire for `meta`: all its fields, but for one at the end that says nothing.
 
     Of another detail, fields that came later are left out from the end on where they say nothing.
     """
-    if isinstance(meta, StepTensor) and meta.memory is None:
+    if _silent(meta):
         return cast(tuple[object, ...], msgspec.structs.astuple(meta)[:-1])
     if not isinstance(meta, Offer):
         return meta
@@ -282,6 +287,15 @@ def spelt(meta: Meta) -> Meta | tuple[object, ...]:
     while size > _FIRST_DETAILS and values[size - 1] == silent[size - 1]:
         size -= 1
     return (*fields, values[:size])
+
+
+def _silent(meta: Meta) -> bool:
+    """Whether the last field came later and says nothing."""
+    match meta:
+        case StepTensor(memory=None) | Step(best=None):
+            return True
+        case _:
+            return False
 
 
 # So many fields had a detail before any came later.

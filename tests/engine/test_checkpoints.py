@@ -64,6 +64,31 @@ def test_the_newest_two_are_kept_and_newer_ones_dropped_on_request(tmp_path: Pat
     assert checkpoints.held() == (10,)
 
 
+def test_the_best_stays_beside_the_newest_and_is_what_is_taken(tmp_path: Path) -> None:
+    model, stepper = made()
+    checkpoints = Checkpoints(tmp_path)
+    for at, best in ((0, None), (10, 10), (20, 10), (30, 10)):
+        checkpoints.save(at, model=model, stepper=stepper, extra={}, best=best)
+    assert checkpoints.held() == (10, 20, 30)
+    assert checkpoints.best() == (10,)
+    checkpoints.save(40, model=model, stepper=stepper, extra={}, best=40)
+    assert checkpoints.held() == (30, 40)
+    # 10 is gone, so of what was saved with it the state itself is left.
+    assert checkpoints.best() == (30, 40)
+
+
+def test_without_a_best_an_evaluation_may_take_all_that_is_held(tmp_path: Path) -> None:
+    model, stepper = made()
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.best() == ()
+    for at in (10, 20):
+        checkpoints.save(at, model=model, stepper=stepper, extra={})
+    assert checkpoints.best() == (10, 20)
+    (tmp_path / "20" / "state.json").write_text("{}")
+    with pytest.raises(ManifestError, match="20 cannot be used"):
+        checkpoints.best()
+
+
 def test_a_half_written_checkpoint_is_not_held(tmp_path: Path) -> None:
     (tmp_path / "30.part").mkdir()
     assert Checkpoints(tmp_path).held() == ()

@@ -104,6 +104,7 @@ def test_what_is_possible_is_read(tmp_path: Path, changes: dict[str, Any]) -> No
     ("changes", "told"),
     [
         ({"schedule": {"patience": 2}}, "schedule.patience counts scores"),
+        ({"checkpoint": {"best": True}}, "checkpoint.best is true and needs scores"),
         (
             {"schedule": {"evaluate_every": 2}, "data": {"evaluate": None}},
             "schedule.evaluate_every scores data.evaluate",
@@ -259,13 +260,18 @@ DECIDING: list[dict[str, Any]] = [
     {"schedule": {"micro_batches": 2}},
     {"schedule": {"staleness": 1}},
     {"schedule": {"evaluate_every": 5, "patience": 2}, "data": {"evaluate": "dev.tsv"}},
+    {
+        "schedule": {"evaluate_every": 5},
+        "checkpoint": {"best": True},
+        "data": {"evaluate": "dev.tsv"},
+    },
     {"privacy": {"label_epsilon": 1.0}},
 ]
 INDIFFERENT: list[dict[str, Any]] = [
     {"run": {"name": "other", "folder": "elsewhere", "deadline_s": 1.5}},
     {"run": {"device": "cuda:1", "precision": "bf16"}},
     {"peer": {"party": "others", "dial": "10.0.0.1:1"}},
-    {"checkpoint": {"every_steps": 7}},
+    {"checkpoint": {"every_steps": 7, "best": False}},
     {"codec": {"cache_mb": 7}},
     {"privacy": {"delta": 1e-6}},
     {"schedule": {"order": "fill-drain", "in_flight": 1}},
@@ -287,6 +293,24 @@ def test_addresses_paths_names_and_contents_are_not_in_the_digest_the_peer_gets(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     assert job(tmp_path).digest() == job(tmp_path, **changes).digest()
+
+
+@pytest.mark.parametrize(
+    ("patience", "asked", "keeps"),
+    [(2, None, True), (2, False, False), (None, None, False), (None, True, True)],
+)
+def test_who_has_patience_keeps_the_best_unless_told_otherwise(
+    tmp_path: Path, patience: int | None, asked: bool | None, keeps: bool
+) -> None:
+    changes: dict[str, Any] = {
+        "schedule": {
+            "evaluate_every": 5,
+            **({"patience": patience} if patience else {}),
+        },
+        "checkpoint": {} if asked is None else {"best": asked},
+        "data": {"evaluate": "dev.tsv"},
+    }
+    assert job(tmp_path, **changes).keeps_best is keeps
 
 
 def test_where_steps_interleave_the_distance_of_checkpoints_decides_the_numbers_too(

@@ -1,6 +1,7 @@
 """The trusted party's commands as they are typed, with a compute party at work over the real channel."""
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
@@ -243,9 +245,41 @@ def test_adapters_come_home_alone_from_a_run_that_ended_early(
         "adapter_config.json",
         "adapter_model.safetensors",
     }
-    home = job.parent / "run" / "trunk-3.safetensors"
+    home = job.parent / "run" / "trunk-1.safetensors"  # of equal scores the first is kept
     assert home.stat().st_size < 30_000
     assert scores_of(tmp_path / "model", job) == metrics_of(job).scores
+
+
+def test_what_is_evaluated_and_exported_is_the_state_with_the_best_score(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes: Changes = {
+        "codec": EXACT["codec"],
+        "optimiser": {"learning_rate": 0.01},
+        "schedule": {"epochs": 4, "name": "constant", "evaluate_every": 2},
+    }
+    job = make_clinic(tmp_path / "one", {**changes, "checkpoint": {"best": True}})
+    with gpuhost(tmp_path / "one", job, runs=3):
+        trusted.train(job, threads=1)
+        told = capsys.readouterr().err
+        trusted.evaluate(job, threads=1)
+        evaluated = json.loads(capsys.readouterr().out)
+        trusted.export(job, to=tmp_path / "best", threads=1)
+    looked = {int(n): float(value) for n, value in re.findall(r"step (\d+): score (\S+)", told)}
+    best = max(looked, key=lambda step: looked[step])
+    assert 0 < best < max(looked) == len(metrics_of(job).losses) == 12
+    assert f"kept as the best: the state after step {best}, with" in told
+    assert evaluated == metrics_of(job).scores == scores_of(tmp_path / "best", job)
+
+    # A run that ends there exports the very same weights.
+    short = {"epochs": None, "steps": best, "evaluate_every": None}
+    other = make_clinic(tmp_path / "two", {**changes, "schedule": changes["schedule"] | short})
+    with gpuhost(tmp_path / "two", other, runs=2):
+        trusted.train(other, threads=1)
+        trusted.export(other, to=tmp_path / "short", threads=1)
+    one, two = (load_file(tmp_path / n / "model.safetensors") for n in ("best", "short"))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 def test_a_decoder_with_adapters_goes_on_as_what_is_exported(

@@ -86,6 +86,15 @@ def test_a_whole_run_is_legal() -> None:
     assert {end.state for end in pair.ends.values()} == {PairState.CLOSED}
 
 
+def test_of_two_owners_none_keeps_a_best() -> None:
+    pair = Pair()
+    pair.settle()
+    pair.step(0)
+    with pytest.raises(SessionError, match="checkpoint has step 1 kept"):
+        pair.say(D, Kind.CHECKPOINT, Step(1, 1))
+    pair.say(D, Kind.CHECKPOINT, Step(1))
+
+
 def test_an_encoder_that_stands_still_is_sent_no_gradient_and_no_checkpoint() -> None:
     pair = Pair(trains=False)
     pair.say(D, Kind.WANT, Want(0, "train", (1, 2)))

@@ -452,6 +452,16 @@ def test_they_are_left_out_forwards_only_between_steps_only_and_by_the_trusted_p
         pair.compute.stamp(Kind.SAVED, Step(4))
 
 
+def test_a_checkpoint_names_a_best_no_later_than_itself_and_what_is_saved_none() -> None:
+    pair = Pair().open(offer(mode="features", back=False))
+    with pytest.raises(SessionError, match="checkpoint of step 0 has step 1 kept"):
+        pair.trusted.stamp(Kind.CHECKPOINT, Step(0, 1))
+    pair.say(Role.TRUSTED, Kind.CHECKPOINT, Step(0, 0))
+    with pytest.raises(SessionError, match="saved of step 0 has step 0 kept"):
+        pair.compute.stamp(Kind.SAVED, Step(0, 0))
+    pair.say(Role.COMPUTE, Kind.SAVED, Step(0))
+
+
 def test_without_that_agreed_no_step_may_be_left_out() -> None:
     pair = Pair().open(offer(mode="features", back=False))
     with pytest.raises(SessionError, match="expected the activation of step 0"):

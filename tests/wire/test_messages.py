@@ -191,7 +191,7 @@ def test_no_metadata_has_room_for_free_text_or_an_unbounded_number(kind: Kind) -
 def test_a_missing_or_an_additional_field_is_refused(kind: Kind) -> None:
     fields = fields_of(EXAMPLES[kind])
     with pytest.raises(WireError, match="not a legal"):
-        frames.decode(raw_frame(kind, [*fields, 1]))
+        frames.decode(raw_frame(kind, [*fields, "x"]))
     if fields:
         with pytest.raises(WireError, match="not a legal"):
             frames.decode(raw_frame(kind, fields[:-1]))
@@ -349,6 +349,20 @@ def test_the_document_lists_every_kind_with_its_code_and_fields() -> None:
         Kind(name): (int(code), re.findall(r"\w+", fields)) for code, name, fields in rows
     }
     assert documented == {kind: (CODES[kind], list(META[kind].__struct_fields__)) for kind in Kind}
+
+
+def test_a_best_is_spelt_only_where_there_is_one() -> None:
+    plain, kept = Step(50), Step(50, 40)
+    raw = raw_frame(Kind.CHECKPOINT, [50])
+    assert frames.encode(Kind.CHECKPOINT, seq=frames.decode(raw).seq, meta=plain) == raw
+    assert said(plain) == ("step",)
+    assert said(kept) == ("step", "best")
+    for meta in (plain, kept):
+        raw = frames.encode(Kind.CHECKPOINT, seq=1, meta=meta)
+        assert frames.decode(raw).meta == meta
+    for wrong in (None, -1, 2**63, "40", 4.0):
+        with pytest.raises(WireError):
+            frames.decode(raw_frame(Kind.CHECKPOINT, [50, wrong]))
 
 
 def test_a_field_name_on_the_wire_is_refused() -> None:
