@@ -11,8 +11,7 @@ from typing import Protocol
 
 from splitlearn.channel.base import Channel
 from splitlearn.engine.lanes import Lane, Lanes
-from splitlearn.engine.line import SETTLE_MESSAGES, SETTLE_S
-from splitlearn.engine.talk import Talk
+from splitlearn.engine.talk import SETTLE_MESSAGES, SETTLE_S, Talk
 from splitlearn.errors import ChannelError, PeerError, SessionError
 from splitlearn.gate import Gate
 from splitlearn.roles import Kind, Role

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from splitlearn.engine.optimiser import Stepper
-from splitlearn.engine.run import TrustedRun
 from splitlearn.errors import ManifestError, PeerError
 from splitlearn.roles import Kind
 from splitlearn.wire.messages import Norm
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from splitlearn.engine.line import Line
     from splitlearn.engine.talk import Talk
 
-__all__ = ["check_clipping", "clip", "factor_of", "pieces", "scale", "square_of", "tell_norm"]
+__all__ = ["clip", "factor_of", "pieces", "scale", "square_of", "tell_norm"]
 
 # As torch's: a gradient of length zero is not divided by.
 _EPSILON = 1e-6
@@ -103,16 +102,3 @@ def scale(parameters: Iterable[nn.Parameter], factor: float) -> None:
         for p in parameters:
             if p.grad is not None:
                 p.grad.mul_(factor)
-
-
-def check_clipping(run: TrustedRun) -> None:
-    """A run that clips says so to all whose gradients are clipped."""
-    clips = run.clip_norm is not None
-    if clips and run.offer.schedule.staleness:
-        raise ManifestError("clip_norm needs steps that end before others begin; take staleness 0")
-    agreed = clips and run.offer.trains_trunk
-    if any(hop.offer.detail.clips is not agreed for hop in run.hops):
-        raise ManifestError(
-            "clip_norm of a run and clips in the details of its offers have to be given together, where "
-            "the trunk trains"
-        )

@@ -28,12 +28,11 @@ from splitlearn.engine.events import (
     Saved,
     StepDone,
 )
-from splitlearn.engine.line import SETTLE_MESSAGES, SETTLE_S
 from splitlearn.engine.optimiser import build_stepper
 from splitlearn.engine.pairing import Codecs, DecoderRun, hashes_of, names_of
 from splitlearn.engine.rowstore import RowStore
 from splitlearn.engine.seeds import stage_seed
-from splitlearn.engine.talk import Talk
+from splitlearn.engine.talk import SETTLE_MESSAGES, SETTLE_S, Talk
 from splitlearn.errors import ManifestError, SessionError
 from splitlearn.gate import Gate
 from splitlearn.roles import Kind, Role

@@ -21,12 +21,12 @@ from splitlearn.engine.crossing import CrossExchange, crosses
 from splitlearn.engine.exchange import Exchange
 from splitlearn.engine.kept import Kept, Namer
 from splitlearn.engine.noise import LabelNoise
-from splitlearn.engine.talk import Talk
+from splitlearn.engine.talk import SETTLE_MESSAGES, SETTLE_S, Talk
 from splitlearn.engine.weights import Inlet, shards
 from splitlearn.errors import SessionError
 from splitlearn.gate import Gate
 from splitlearn.roles import Kind, Role
-from splitlearn.session import MAX_UNSETTLED, Session, State
+from splitlearn.session import Session, State
 from splitlearn.split.weights import GROUPS, stands_still
 from splitlearn.wire.messages import (
     Accept,
@@ -42,10 +42,6 @@ from splitlearn.wire.messages import (
 )
 
 __all__ = ["Hop", "Line", "Peer"]
-
-# Heads and receipts are swapped between steps when so many messages or seconds have passed.
-SETTLE_MESSAGES = MAX_UNSETTLED // 2
-SETTLE_S = 10.0
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from splitlearn.engine.bridges import Bridges
 from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.coders import Coders, spans_of
 from splitlearn.engine.optimiser import Stepper, build_stepper
-from splitlearn.engine.stale import staleness_of
-from splitlearn.engine.versions import Versions
+from splitlearn.engine.versions import Versions, staleness_of
 from splitlearn.errors import SessionError, WireError
 from splitlearn.roles import Kind
 from splitlearn.split.blueprint import build_trunk

@@ -10,9 +10,10 @@ from splitlearn.engine.device import CPU, Device
 from splitlearn.engine.kept import DEFAULT_BYTES
 from splitlearn.engine.line import Hop
 from splitlearn.engine.noise import LabelNoise
+from splitlearn.errors import ManifestError
 from splitlearn.wire.messages import Offer
 
-__all__ = ["IN_FLIGHT", "TrustedRun"]
+__all__ = ["IN_FLIGHT", "TrustedRun", "check_clipping"]
 
 # Activations under way at once, unless the job says otherwise. A job may ask for no more than half
 # the channel's window, so that neither party can fill the other's credit with answers while it waits
@@ -57,3 +58,16 @@ class TrustedRun:
     def hops(self) -> tuple[Hop, ...]:
         """All compute parties', in the order of their layers."""
         return (Hop(self.offer, self.groups, self.entrance, self.exit), *self.further)
+
+
+def check_clipping(run: TrustedRun) -> None:
+    """A run that clips says so to all whose gradients are clipped."""
+    clips = run.clip_norm is not None
+    if clips and run.offer.schedule.staleness:
+        raise ManifestError("clip_norm needs steps that end before others begin; take staleness 0")
+    agreed = clips and run.offer.trains_trunk
+    if any(hop.offer.detail.clips is not agreed for hop in run.hops):
+        raise ManifestError(
+            "clip_norm of a run and clips in the details of its offers have to be given together, where "
+            "the trunk trains"
+        )

@@ -18,17 +18,17 @@ from splitlearn.engine.events import StepDone
 from splitlearn.engine.line import Line
 from splitlearn.engine.optimiser import Stepper
 from splitlearn.engine.passage import Passage
-from splitlearn.engine.versions import Versions
+from splitlearn.engine.versions import Versions, staleness_of
 from splitlearn.pipeline import Action, Op
 from splitlearn.pipeline.stretch import interleaved, until_drained
 from splitlearn.session import MAX_UNSETTLED
 from splitlearn.tasks.batches import Batch
-from splitlearn.wire.messages import Offer, StepTensor
+from splitlearn.wire.messages import StepTensor
 
 if TYPE_CHECKING:
     from splitlearn.engine.run import TrustedRun
 
-__all__ = ["Stretch", "staleness_of"]
+__all__ = ["Stretch"]
 
 
 class Backward(Protocol):
@@ -45,15 +45,6 @@ class _Step:
     items: int
     mean: Tensor = field(default_factory=lambda: torch.zeros(()))
     under_way: dict[int, Passage] = field(default_factory=dict)
-
-
-def staleness_of(offer: Offer) -> int:
-    """By how many steps weights may be behind.
-
-    In mode "features" what crosses the cuts depends on no trained weight, so interleaved steps go
-    with the newest ones: they change no number.
-    """
-    return offer.schedule.staleness if offer.trains_trunk else 0
 
 
 @dataclass

@@ -24,7 +24,13 @@ from splitlearn.engine.threads import several_cores
 from splitlearn.errors import AuditError, ChannelError, RefusedError
 from splitlearn.gate import Gate, Outcome, Private
 from splitlearn.roles import Kind
-from splitlearn.session import BridgeSession, PairSession, Session, StreamSession
+from splitlearn.session import (
+    MAX_UNSETTLED,
+    BridgeSession,
+    PairSession,
+    Session,
+    StreamSession,
+)
 from splitlearn.wire.frames import Frame
 from splitlearn.wire.ids import IdBatch
 from splitlearn.wire.messages import Countersigned, Meta, Settled, Settlement
@@ -32,7 +38,11 @@ from splitlearn.wire.samples import Hashes
 from splitlearn.wire.samples import pack as pack_hashes
 from splitlearn.wire.tensors import Part
 
-__all__ = ["Talk"]
+__all__ = ["SETTLE_MESSAGES", "SETTLE_S", "Talk"]
+
+# Heads and receipts are swapped between steps when so many messages or seconds have passed.
+SETTLE_MESSAGES = MAX_UNSETTLED // 2
+SETTLE_S = 10.0
 
 # How long a wait for one peer may go on before the others are looked at, and how much of theirs is taken in
 # unheard: more than a window is never under way.

@@ -22,7 +22,7 @@ from transformers.utils.generic import ModelOutput
 from splitlearn.channel.base import PeerRestarted
 from splitlearn.engine.agreement import agree, in_turns
 from splitlearn.engine.checkpoints import Checkpoints
-from splitlearn.engine.clipping import check_clipping, clip
+from splitlearn.engine.clipping import clip
 from splitlearn.engine.crossing import check_says
 from splitlearn.engine.events import (
     Began,
@@ -41,7 +41,7 @@ from splitlearn.engine.launch import Launcher
 from splitlearn.engine.line import Line, Peer
 from splitlearn.engine.optimiser import build_stepper
 from splitlearn.engine.passage import Passage
-from splitlearn.engine.run import TrustedRun
+from splitlearn.engine.run import TrustedRun, check_clipping
 from splitlearn.engine.stale import Stretch
 from splitlearn.engine.through import ways_of
 from splitlearn.engine.tied import Tied

@@ -16,8 +16,18 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 
 from splitlearn.engine.optimiser import Stepper
+from splitlearn.wire.messages import Offer
 
-__all__ = ["Versions"]
+__all__ = ["Versions", "staleness_of"]
+
+
+def staleness_of(offer: Offer) -> int:
+    """By how many steps weights may be behind.
+
+    In mode "features" what crosses the cuts depends on no trained weight, so interleaved steps go
+    with the newest ones: they change no number.
+    """
+    return offer.schedule.staleness if offer.trains_trunk else 0
 
 
 class Versions:

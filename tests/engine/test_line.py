@@ -7,7 +7,8 @@ import pytest
 
 from splitlearn.channel import PeerRestarted
 from splitlearn.engine.kept import Kept
-from splitlearn.engine.line import SETTLE_MESSAGES, SETTLE_S, Line, Peer
+from splitlearn.engine.line import Line, Peer
+from splitlearn.engine.talk import SETTLE_MESSAGES, SETTLE_S
 from splitlearn.errors import SessionError
 from splitlearn.roles import Kind
 from splitlearn.session import MAX_UNSETTLED, State

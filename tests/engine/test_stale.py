@@ -19,8 +19,7 @@ from splitlearn.codecs.base import to_part
 from splitlearn.engine import line
 from splitlearn.engine.events import Began, Event, RolledBack, StepDone
 from splitlearn.engine.run import TrustedRun
-from splitlearn.engine.stale import staleness_of
-from splitlearn.engine.versions import Versions
+from splitlearn.engine.versions import Versions, staleness_of
 from splitlearn.errors import SessionError
 from splitlearn.roles import Kind
 from splitlearn.split.cut import Cut
