@@ -144,7 +144,7 @@ def test_a_trunk_whose_gradient_is_not_finite_ends_the_run_at_both_parties(
 ) -> None:
     """The gate refuses such rows, so it takes a gradient that only the trunk's weights have."""
     model = tiny_model("bert")
-    run = trusted_run(model, cut=Cut(1, 3), total=3, clip_norm=1.0, deadline_s=3)
+    run = trusted_run(model, cut=Cut(1, 3), total=3, clip_norm=1.0, deadline_s=8)
     ours, theirs = pair()
     thread = ComputeThread(compute_party(tmp_path), theirs)
     engine = trusted_engine(run, trusted_party(tmp_path), ours)
