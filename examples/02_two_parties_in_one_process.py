@@ -23,11 +23,11 @@ from parties.auditor import judge_of
 from splitlearn import policy
 from splitlearn.audit import Log, verify
 from splitlearn.channel import pair
-from splitlearn.engine.checkpoints import Checkpoints
-from splitlearn.engine.compute import ComputeEngine, RunPlace
-from splitlearn.engine.line import Peer
-from splitlearn.engine.run import TrustedRun
-from splitlearn.engine.trusted import TrustedEngine
+from splitlearn.engine.compute.engine import ComputeEngine, RunPlace
+from splitlearn.engine.state.checkpoints import Checkpoints
+from splitlearn.engine.trusted.engine import TrustedEngine
+from splitlearn.engine.trusted.line import Peer
+from splitlearn.engine.trusted.run import TrustedRun
 from splitlearn.gate import Gate
 from splitlearn.identity import PartyName
 from splitlearn.roles import Role

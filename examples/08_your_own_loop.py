@@ -23,11 +23,11 @@ import parties
 from splitlearn import policy
 from splitlearn.audit import Log
 from splitlearn.channel import pair
-from splitlearn.engine.compute import ComputeEngine, RunPlace
-from splitlearn.engine.line import Peer
-from splitlearn.engine.optimiser import build_stepper
-from splitlearn.engine.remote import RemoteTrunk
-from splitlearn.engine.run import TrustedRun
+from splitlearn.engine.compute.engine import ComputeEngine, RunPlace
+from splitlearn.engine.state.optimiser import build_stepper
+from splitlearn.engine.trusted.line import Peer
+from splitlearn.engine.trusted.remote import RemoteTrunk
+from splitlearn.engine.trusted.run import TrustedRun
 from splitlearn.gate import Gate
 from splitlearn.identity import PartyName
 from splitlearn.roles import Role

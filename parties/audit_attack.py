@@ -65,7 +65,7 @@ def attack(
     except (OSError, UnicodeDecodeError) as error:
         raise ManifestError(f"{error}; give a text file and a key file that can be read") from None
     with interruptible("nothing was changed"):
-        from splitlearn.engine.canaries import attack_canaries
+        from splitlearn.engine.job.canaries import attack_canaries
         from splitlearn.leakage import Budget
 
         with console.status("attacking; this takes minutes"):

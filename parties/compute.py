@@ -15,7 +15,7 @@ from parties.exporting import Figures, MetricsHost, MetricsPort, exporting
 if TYPE_CHECKING:
     from parties.neighbours import Neighbourhood
     from splitlearn.channel import Conversation
-    from splitlearn.engine.device import Device
+    from splitlearn.engine.state.device import Device
     from splitlearn.identity import Identity
     from splitlearn.manifest import Compute
     from splitlearn.policy import Policy
@@ -76,7 +76,7 @@ def compute(
     rules = policy.load(table.policy.file)
     identity = Identity.load(table.identity.folder)
     _check_folder(table.run.folder)
-    from splitlearn.engine.device import find_device
+    from splitlearn.engine.state.device import find_device
 
     device = find_device(table.run.device, precision=table.run.precision, file=settings)
     with (
@@ -118,8 +118,8 @@ def _serve(
     from splitlearn import __version__
     from splitlearn.audit import Log
     from splitlearn.channel import PeerRestarted
-    from splitlearn.engine.arriving import RunPlace
-    from splitlearn.engine.compute import ComputeEngine
+    from splitlearn.engine.compute.arriving import RunPlace
+    from splitlearn.engine.compute.engine import ComputeEngine
     from splitlearn.engine.events import all_of
     from splitlearn.errors import IdentityError
     from splitlearn.gate import Gate
@@ -182,10 +182,10 @@ def _serve(
 @contextmanager
 def _warmed_up(threads: int) -> Iterator[None]:
     """Import what a run needs, which takes seconds, before a peer has to wait for it."""
-    from splitlearn.engine.threads import use_threads
+    from splitlearn.engine.state.threads import use_threads
 
     use_threads(threads)
-    importlib.import_module("splitlearn.engine.compute")
+    importlib.import_module("splitlearn.engine.compute.engine")
     yield
 
 

@@ -15,8 +15,8 @@ from splitlearn.errors import AuditError, ManifestError
 if TYPE_CHECKING:
     from parties.console import Display
     from splitlearn.channel import Conversation
-    from splitlearn.engine.decoding import DecoderEngine
-    from splitlearn.engine.pairing import DecoderRun
+    from splitlearn.engine.pair.decoding import DecoderEngine
+    from splitlearn.engine.pair.pairing import DecoderRun
     from splitlearn.manifest import Decoder
 
 __all__ = ["METRICS", "TRANSLATIONS", "PairMetrics", "app", "train", "translate"]
@@ -98,7 +98,7 @@ def translate(settings: Settings = Path("decoder.toml"), threads: Threads = 0) -
 
     with interruptible("nothing was changed"):
         manifest = _load(settings, threads)
-        from splitlearn.engine.checkpoints import Checkpoints
+        from splitlearn.engine.state.checkpoints import Checkpoints
         from splitlearn.translation.bleu import bleu_of
 
         if not Checkpoints(manifest.run.folder / "checkpoints").held():
@@ -129,7 +129,7 @@ def _load(settings: Path, threads: int) -> "Decoder":
     from splitlearn.manifest import load_decoder
 
     manifest = load_decoder(settings)
-    from splitlearn.engine.threads import use_threads
+    from splitlearn.engine.state.threads import use_threads
 
     use_threads(threads)
     return manifest
@@ -142,8 +142,8 @@ def _at_work(manifest: "Decoder", *, what: str, total: int) -> Iterator[_Work]:
     from parties.pairs import decoder_run, gates
     from parties.reach import Reach, farewell
     from splitlearn import policy
-    from splitlearn.engine.checkpoints import Checkpoints
-    from splitlearn.engine.decoding import DecoderEngine
+    from splitlearn.engine.pair.decoding import DecoderEngine
+    from splitlearn.engine.state.checkpoints import Checkpoints
     from splitlearn.identity import Identity
     from splitlearn.roles import Role
 

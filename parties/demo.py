@@ -111,9 +111,9 @@ def _unsplit(out: Path) -> _Plain:
     """Train and score the whole model on all cores; score the majority class too."""
     from parties.console import Display
     from splitlearn.engine.events import StepDone
+    from splitlearn.engine.job.prepare import specs, unsplit
     from splitlearn.engine.plain import evaluate_plain, train_plain
-    from splitlearn.engine.prepare import specs, unsplit
-    from splitlearn.engine.threads import use_threads
+    from splitlearn.engine.state.threads import use_threads
     from splitlearn.manifest import load_job
     from splitlearn.tasks import Scorer, majority_score
 

@@ -26,8 +26,8 @@ def baseline(encoder_file: Path, decoder_file: Path, *, scratch: bool) -> dict[s
 
     from parties.console import Display
     from parties.pairs import corpus_of, decoder_run, encoder_of
-    from splitlearn.engine.plain_pair import PlainPair
-    from splitlearn.engine.threads import use_threads
+    from splitlearn.engine.pair.plain import PlainPair
+    from splitlearn.engine.state.threads import use_threads
     from splitlearn.manifest import load_decoder, load_encoder
     from splitlearn.translation import DecoderShape, EncoderShape
     from splitlearn.translation.bleu import bleu_of

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from splitlearn.audit import Log
     from splitlearn.channel import Conversation, Listener
     from splitlearn.coordination.summon import Summon
-    from splitlearn.engine.roster import Arrival
-    from splitlearn.engine.rounds import Terms
+    from splitlearn.engine.streams.roster import Arrival
+    from splitlearn.engine.streams.rounds import Terms
     from splitlearn.gate import Gate
     from splitlearn.identity import Identity
     from splitlearn.manifest import Pretrain
@@ -43,7 +43,7 @@ def conduct(job: Path, summon: "Summon", *, processes: int = 0) -> None:
     from parties.recording import Recorder
     from parties.training import discriminator_of, ranks_of, shared, vocabulary_of
     from splitlearn import policy
-    from splitlearn.engine.discriminator import DiscriminatorEngine
+    from splitlearn.engine.streams.discriminator import DiscriminatorEngine
     from splitlearn.identity import Identity
     from splitlearn.manifest import load_pretrain
 
@@ -78,7 +78,7 @@ def conduct(job: Path, summon: "Summon", *, processes: int = 0) -> None:
 
 
 def _terms(settings: "Pretrain", *, vocabulary: "Vocabulary") -> "Terms":
-    from splitlearn.engine.rounds import Terms
+    from splitlearn.engine.streams.rounds import Terms
 
     rounds, batch = settings.rounds, settings.batch
     return Terms(
@@ -174,7 +174,7 @@ class _Door:
 
     def arrivals(self, timeout_s: float) -> "Arrival | None":
         """The next generator that dials, within so many seconds."""
-        from splitlearn.engine.roster import Arrival
+        from splitlearn.engine.streams.roster import Arrival
 
         self._poll()
         try:

@@ -89,7 +89,7 @@ def _findings(aim: "_Aim") -> "tuple[Finding, ...]":
 
 def _device(settings: Path, name: str, precision: str) -> "Finding":
     """Is the device there that this party is to compute on?"""
-    from splitlearn.engine.device import find_device
+    from splitlearn.engine.state.device import find_device
     from splitlearn.identity import Finding
 
     try:

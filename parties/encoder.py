@@ -8,7 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from splitlearn.channel import Conversation
-    from splitlearn.engine.pairing import Corpus
+    from splitlearn.engine.pair.pairing import Corpus
     from splitlearn.identity import Identity
     from splitlearn.manifest import Encoder
 
@@ -80,11 +80,13 @@ def serve(
     files.make_folder(table.run.folder)
     with interruptible("start it again to go on"):
         from parties.pairs import corpus_of
-        from splitlearn.engine.threads import use_threads
+        from splitlearn.engine.state.threads import use_threads
         from splitlearn.translation.text import load_tokenizer
 
         use_threads(threads)
-        importlib.import_module("splitlearn.engine.encoding")  # before a peer has to wait for it
+        importlib.import_module(
+            "splitlearn.engine.pair.encoding"
+        )  # before a peer has to wait for it
         corpus = corpus_of(table.data, tokenizer=load_tokenizer(table.model.path))
         with Reach(identity, peer=table.peer, role=Role.DECODER) as reach:
             serve_runs(
@@ -104,7 +106,7 @@ def _serve(
     from parties.pairs import gates, half_of
     from parties.reach import farewell
     from splitlearn.channel import PeerRestarted
-    from splitlearn.engine.encoding import EncoderEngine
+    from splitlearn.engine.pair.encoding import EncoderEngine
 
     peer = channel.authorised
     party = peer.name.party if peer is not None else channel.peer

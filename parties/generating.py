@@ -17,7 +17,7 @@ import msgspec
 from splitlearn.errors import IdentityError
 
 if TYPE_CHECKING:
-    from splitlearn.engine.rounds import RoundEvent, Source
+    from splitlearn.engine.streams.rounds import RoundEvent, Source
     from splitlearn.gate import Gate
     from splitlearn.manifest import Generator
     from splitlearn.pretrain.generator import GeneratorTrainer
@@ -46,7 +46,7 @@ def stream_round(
     from splitlearn import __version__, policy
     from splitlearn.audit import Log
     from splitlearn.channel import PeerRestarted
-    from splitlearn.engine.generator import GeneratorEngine
+    from splitlearn.engine.streams.generator import GeneratorEngine
     from splitlearn.gate import Gate
     from splitlearn.identity import Identity
     from splitlearn.manifest import load_generator, parse_summons

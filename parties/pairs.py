@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from splitlearn.channel import Conversation
-    from splitlearn.engine.pairing import Corpus, DecoderRun, EncoderHalf
+    from splitlearn.engine.pair.pairing import Corpus, DecoderRun, EncoderHalf
     from splitlearn.gate import Gate
     from splitlearn.identity import Identity
     from splitlearn.manifest.pairs import Decoder, Encoder, SideTable
@@ -63,7 +63,7 @@ def claim_of(folder: Path, *, job: str) -> Claim:
 
 def corpus_of(data: "SideTable", *, tokenizer: "PreTrainedTokenizerBase") -> "Corpus":
     """One side's sentences, as ids of its tokenizer. Raises ManifestError for data that do not fit."""
-    from splitlearn.engine.pairing import Corpus
+    from splitlearn.engine.pair.pairing import Corpus
     from splitlearn.translation.reading import read_texts
     from splitlearn.translation.text import Sentences
 
@@ -96,7 +96,7 @@ def half_of(
     settings: "Encoder", *, corpus: "Corpus", folder: Path
 ) -> "Callable[[Pairing], EncoderHalf]":
     """What a run's terms make of an encoder party: a fresh half each time. folder: of the run."""
-    from splitlearn.engine.pairing import EncoderHalf
+    from splitlearn.engine.pair.pairing import EncoderHalf
 
     def half(terms: "Pairing") -> "EncoderHalf":
         # Another job of the same name has its checkpoints elsewhere.
@@ -109,7 +109,7 @@ def half_of(
 
 def decoder_run(settings: "Decoder") -> "DecoderRun":
     """The run that decoder.toml describes; its folder is claimed for it."""
-    from splitlearn.engine.pairing import DecoderRun
+    from splitlearn.engine.pair.pairing import DecoderRun
     from splitlearn.translation import DecoderShape, Objective, TargetDecoder
     from splitlearn.translation.frozen import load_bert
     from splitlearn.translation.text import Special, load_tokenizer

@@ -172,9 +172,9 @@ def _speeds(manifest: "Job", path: Path | None, *, threads: int) -> "Speeds":
     from parties.console import console
     from splitlearn import policy
     from splitlearn.codecs import NAMES
-    from splitlearn.engine.measure import measure_job
-    from splitlearn.engine.prepare import unsplit
-    from splitlearn.engine.threads import use_threads
+    from splitlearn.engine.job.measure import measure_job
+    from splitlearn.engine.job.prepare import unsplit
+    from splitlearn.engine.state.threads import use_threads
 
     use_threads(threads)
     console.print("measuring the model on this machine", markup=False)

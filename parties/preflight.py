@@ -52,9 +52,9 @@ def preflight(
         manifest = load_job(job)
         from splitlearn import policy
         from splitlearn.audit import Log
-        from splitlearn.engine.exposure import preflight as measure
-        from splitlearn.engine.prepare import prepare
-        from splitlearn.engine.threads import use_threads
+        from splitlearn.engine.job.exposure import preflight as measure
+        from splitlearn.engine.job.prepare import prepare
+        from splitlearn.engine.state.threads import use_threads
         from splitlearn.identity import Identity
         from splitlearn.leakage import Budget
 

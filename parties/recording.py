@@ -14,13 +14,13 @@ import msgspec
 
 from parties.pretrain_view import EVENTS
 from splitlearn.coordination.endings import FINISHED
-from splitlearn.engine.rounds import Joined, Kept, Left, RoundEvent, Scored, Trained
 from splitlearn.engine.scalars import Scalars
+from splitlearn.engine.streams.rounds import Joined, Kept, Left, RoundEvent, Scored, Trained
 from splitlearn.errors import AuditError
 from splitlearn.identity import files
 
 if TYPE_CHECKING:
-    from splitlearn.engine.progress import Progress
+    from splitlearn.engine.streams.progress import Progress
     from splitlearn.manifest import Pretrain
 
 __all__ = ["METRICS", "Recorder"]

@@ -122,7 +122,7 @@ def ranks_of(
 
     file: what the settings were read from; shape: of a generator's batches.
     """
-    from splitlearn.engine.threads import use_threads
+    from splitlearn.engine.state.threads import use_threads
     from splitlearn.pretrain.ranks import Ranks
 
     use_threads(settings.run.threads)
@@ -168,7 +168,7 @@ def main(words: list[str]) -> None:
     """A follower's whole life: build what the first process builds, and do as it does."""
     import tempfile
 
-    from splitlearn.engine.threads import use_threads
+    from splitlearn.engine.state.threads import use_threads
     from splitlearn.manifest import load_generator, load_pretrain
     from splitlearn.pretrain.ranks import Ranks
 

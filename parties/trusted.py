@@ -16,9 +16,9 @@ from splitlearn.errors import AuditError, ManifestError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from splitlearn.engine.generation import Sampling
-    from splitlearn.engine.prepare import Prepared
-    from splitlearn.engine.trusted import TrustedEngine
+    from splitlearn.engine.job.prepare import Prepared
+    from splitlearn.engine.trusted.engine import TrustedEngine
+    from splitlearn.engine.trusted.generation import Sampling
     from splitlearn.manifest import Job
 
 __all__ = ["app", "evaluate", "export", "generate", "train"]
@@ -70,9 +70,9 @@ def train(
         from parties.curves import Curves
         from parties.lines import logs_of
         from parties.protection import guarantees, outlook, sentence
-        from splitlearn.engine.canaries import write_canaries
-        from splitlearn.engine.prepare import prepare
-        from splitlearn.engine.watching import asked_for
+        from splitlearn.engine.job.canaries import write_canaries
+        from splitlearn.engine.job.prepare import prepare
+        from splitlearn.engine.trusted.watching import asked_for
 
         console.print("reading data and model", markup=False)
         prepared = prepare(manifest)
@@ -131,9 +131,9 @@ def evaluate(
 
     with interruptible("nothing was changed"):
         manifest = _load(job, threads)
-        from splitlearn.engine.checkpoints import Checkpoints
-        from splitlearn.engine.generation import Sampling
-        from splitlearn.engine.prepare import prepare
+        from splitlearn.engine.job.prepare import prepare
+        from splitlearn.engine.state.checkpoints import Checkpoints
+        from splitlearn.engine.trusted.generation import Sampling
 
         if manifest.data.evaluate is None:
             raise manifest.fault("data.evaluate", "is missing; name a file to evaluate on")
@@ -200,8 +200,8 @@ def generate(
 
     with interruptible("nothing was changed"):
         manifest = _load(job, threads)
-        from splitlearn.engine.generation import Sampling
-        from splitlearn.engine.prepare import prepare
+        from splitlearn.engine.job.prepare import prepare
+        from splitlearn.engine.trusted.generation import Sampling
         from splitlearn.tasks.models import positions_in
         from splitlearn.tasks.prompts import encode_prompts, encode_sources
 
@@ -260,10 +260,10 @@ def export(
 
 
 def _export(manifest: "Job", *, to: Path) -> None:
-    from splitlearn.engine.checkpoints import Checkpoints
-    from splitlearn.engine.merging import save_run
-    from splitlearn.engine.optimiser import Stepper
-    from splitlearn.engine.prepare import prepare
+    from splitlearn.engine.job.merging import save_run
+    from splitlearn.engine.job.prepare import prepare
+    from splitlearn.engine.state.checkpoints import Checkpoints
+    from splitlearn.engine.state.optimiser import Stepper
 
     prepared = prepare(manifest)
     run, total = prepared.run, prepared.data.steps.total
@@ -293,7 +293,7 @@ def _load(job: Path, threads: int) -> "Job":
     from splitlearn.manifest import load_job
 
     manifest = load_job(job)
-    from splitlearn.engine.threads import use_threads
+    from splitlearn.engine.state.threads import use_threads
 
     use_threads(threads)
     return manifest

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from parties.console import Display
     from parties.lines import InHand
     from splitlearn.engine.events import Observe
-    from splitlearn.engine.prepare import Prepared
-    from splitlearn.engine.trusted import TrustedEngine
+    from splitlearn.engine.job.prepare import Prepared
+    from splitlearn.engine.trusted.engine import TrustedEngine
     from splitlearn.manifest import Job
 
 __all__ = ["Work", "under_way"]
@@ -37,11 +37,11 @@ def under_way(
     from parties.reach import Reach, farewell
     from splitlearn import policy
     from splitlearn.audit import Log
-    from splitlearn.engine.checkpoints import Checkpoints
     from splitlearn.engine.events import all_of
-    from splitlearn.engine.line import Peer
-    from splitlearn.engine.prepare import check_policy
-    from splitlearn.engine.trusted import TrustedEngine
+    from splitlearn.engine.job.prepare import check_policy
+    from splitlearn.engine.state.checkpoints import Checkpoints
+    from splitlearn.engine.trusted.engine import TrustedEngine
+    from splitlearn.engine.trusted.line import Peer
     from splitlearn.identity import Identity
     from splitlearn.roles import Role
 

@@ -14,13 +14,13 @@ from transformers import PreTrainedModel
 from splitlearn.channel import pair
 from splitlearn.channel.mailbox import DEFAULT_WINDOW
 from splitlearn.channel.memory import MemoryChannel
-from splitlearn.engine.checkpoints import Checkpoints
 from splitlearn.engine.events import Event
-from splitlearn.engine.line import Hop, Peer
-from splitlearn.engine.optimiser import build_stepper
-from splitlearn.engine.run import TrustedRun
-from splitlearn.engine.seeds import offer_seed, stage_seed
-from splitlearn.engine.trusted import TrustedEngine
+from splitlearn.engine.state.checkpoints import Checkpoints
+from splitlearn.engine.state.optimiser import build_stepper
+from splitlearn.engine.state.seeds import offer_seed, stage_seed
+from splitlearn.engine.trusted.engine import TrustedEngine
+from splitlearn.engine.trusted.line import Hop, Peer
+from splitlearn.engine.trusted.run import TrustedRun
 from splitlearn.identity import PartyName
 from splitlearn.roles import Role
 from splitlearn.split.anatomy import cut_stack, layers_of, stack_of

@@ -21,11 +21,11 @@ from transformers import BertConfig, PreTrainedTokenizerFast
 from splitlearn.audit import Log
 from splitlearn.channel.base import PeerRestarted
 from splitlearn.channel.memory import pair
-from splitlearn.engine.checkpoints import Checkpoints
-from splitlearn.engine.decoding import DecoderEngine
-from splitlearn.engine.encoding import EncoderEngine
 from splitlearn.engine.events import Event, Observe
-from splitlearn.engine.pairing import Corpus, DecoderRun, EncoderHalf
+from splitlearn.engine.pair.decoding import DecoderEngine
+from splitlearn.engine.pair.encoding import EncoderEngine
+from splitlearn.engine.pair.pairing import Corpus, DecoderRun, EncoderHalf
+from splitlearn.engine.state.checkpoints import Checkpoints
 from splitlearn.errors import SplitLearnError
 from splitlearn.gate import Gate
 from splitlearn.identity import PartyName

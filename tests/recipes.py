@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
+from splitlearn.engine.job.prepare import specs, unsplit
 from splitlearn.engine.plain import evaluate_plain, train_plain
-from splitlearn.engine.prepare import specs, unsplit
 from splitlearn.manifest import load_job
 from splitlearn.roles import Role
 from splitlearn.tasks import Scorer

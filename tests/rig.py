@@ -14,17 +14,17 @@ from transformers import PreTrainedModel
 from splitlearn import policy
 from splitlearn.audit import Log
 from splitlearn.channel import Channel, PeerRestarted, Released, pair
-from splitlearn.engine.arriving import RunPlace
-from splitlearn.engine.bases import state_of
-from splitlearn.engine.bridge import Neighbours
-from splitlearn.engine.checkpoints import Checkpoints
-from splitlearn.engine.compute import ComputeEngine
-from splitlearn.engine.device import CPU, Device
+from splitlearn.engine.compute.arriving import RunPlace
+from splitlearn.engine.compute.bridge import Neighbours
+from splitlearn.engine.compute.engine import ComputeEngine
 from splitlearn.engine.events import Event
-from splitlearn.engine.line import Peer
+from splitlearn.engine.payloads.bases import state_of
 from splitlearn.engine.plain import train_plain
-from splitlearn.engine.run import TrustedRun
-from splitlearn.engine.trusted import TrustedEngine
+from splitlearn.engine.state.checkpoints import Checkpoints
+from splitlearn.engine.state.device import CPU, Device
+from splitlearn.engine.trusted.engine import TrustedEngine
+from splitlearn.engine.trusted.line import Peer
+from splitlearn.engine.trusted.run import TrustedRun
 from splitlearn.gate import Gate
 from splitlearn.identity import PartyName
 from splitlearn.roles import Kind, Role

@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from splitlearn.audit import Log
 from splitlearn.channel.base import Channel, PeerRestarted
 from splitlearn.channel.memory import MemoryChannel, pair
-from splitlearn.engine.discriminator import DiscriminatorEngine
-from splitlearn.engine.generator import GeneratorEngine
-from splitlearn.engine.roster import Arrival
-from splitlearn.engine.rounds import RoundEvent, Source, Terms
+from splitlearn.engine.streams.discriminator import DiscriminatorEngine
+from splitlearn.engine.streams.generator import GeneratorEngine
+from splitlearn.engine.streams.roster import Arrival
+from splitlearn.engine.streams.rounds import RoundEvent, Source, Terms
 from splitlearn.errors import SplitLearnError
 from splitlearn.gate import Gate
 from splitlearn.identity import PartyName

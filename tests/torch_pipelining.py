@@ -22,7 +22,7 @@ from torch.distributed.pipelining import (
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 from transformers import PreTrainedModel
 
-from splitlearn.engine.run import IN_FLIGHT
+from splitlearn.engine.trusted.run import IN_FLIGHT
 from splitlearn.pipeline import ORDERS, Op
 from splitlearn.split import Cut
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from splitlearn.engine.clipping import clip
 from splitlearn.engine.events import Evaluated, Observe, StepDone
-from splitlearn.engine.optimiser import build_stepper
-from splitlearn.engine.seeds import seeded
+from splitlearn.engine.state.clipping import clip
+from splitlearn.engine.state.optimiser import build_stepper
+from splitlearn.engine.state.seeds import seeded
 from splitlearn.split.freeze import set_training
 from splitlearn.tasks.batches import Batch
 from splitlearn.tasks.score import told

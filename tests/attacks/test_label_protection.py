@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from splitlearn.channel import pair
-from splitlearn.engine import noise as label_noise
-from splitlearn.engine.noise import LabelNoise
+from splitlearn.engine.payloads import noise as label_noise
+from splitlearn.engine.payloads.noise import LabelNoise
 from splitlearn.leakage.labels import SeenGradients, clustering_attack, spectral_attack
 from splitlearn.policy.accounting import keep_probability, response_epsilon
 from splitlearn.roles import Kind

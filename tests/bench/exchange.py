@@ -24,7 +24,7 @@ import torch
 from splitlearn.channel import Listener, Released, connect
 from splitlearn.channel.loop import LoopThread
 from splitlearn.codecs import build
-from splitlearn.engine.talk import SETTLE_MESSAGES, Talk
+from splitlearn.engine.conversation.talk import SETTLE_MESSAGES, Talk
 from splitlearn.gate import Private
 from splitlearn.identity import Identity
 from splitlearn.roles import Kind, Role

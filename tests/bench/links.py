@@ -32,10 +32,10 @@ from transformers.utils import logging as transformers_logging
 from splitlearn import policy
 from splitlearn.channel import Channel, Listener, connect
 from splitlearn.codecs import NAMES
-from splitlearn.engine.arriving import RunPlace
-from splitlearn.engine.compute import ComputeEngine
+from splitlearn.engine.compute.arriving import RunPlace
+from splitlearn.engine.compute.engine import ComputeEngine
 from splitlearn.engine.events import Event, StepDone
-from splitlearn.engine.measure import measure_speeds
+from splitlearn.engine.job.measure import measure_speeds
 from splitlearn.identity import Identity
 from splitlearn.pipeline.costs import Link, Setting, cost
 from splitlearn.pipeline.simulate import simulate

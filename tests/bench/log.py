@@ -22,7 +22,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from splitlearn.audit.records import Direction
 from splitlearn.codecs import build
-from splitlearn.engine.talk import SETTLE_MESSAGES, SETTLE_S
+from splitlearn.engine.conversation.talk import SETTLE_MESSAGES, SETTLE_S
 from splitlearn.roles import Kind
 from splitlearn.wire import frames, tensors
 from splitlearn.wire.messages import StepTensor

@@ -24,7 +24,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from splitlearn.channel import connect
-from splitlearn.engine.run import IN_FLIGHT
+from splitlearn.engine.trusted.run import IN_FLIGHT
 from splitlearn.identity import Identity
 from splitlearn.roles import Role
 from splitlearn.tasks import Batch

@@ -21,8 +21,8 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from splitlearn.channel import Channel, Listener, connect
-from splitlearn.engine.arriving import RunPlace
-from splitlearn.engine.compute import ComputeEngine
+from splitlearn.engine.compute.arriving import RunPlace
+from splitlearn.engine.compute.engine import ComputeEngine
 from splitlearn.engine.events import Answered, Began, Event, StepDone
 from splitlearn.engine.plain import train_plain
 from splitlearn.identity import Identity

@@ -37,8 +37,8 @@ from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from splitlearn.channel import connect
-from splitlearn.engine.optimiser import build_stepper
 from splitlearn.engine.plain import train_plain
+from splitlearn.engine.state.optimiser import build_stepper
 from splitlearn.identity import Identity
 from splitlearn.manifest import needs_basis
 from splitlearn.roles import Kind, Role

@@ -25,9 +25,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from splitlearn.channel import pair
-from splitlearn.engine.examples import Data
+from splitlearn.engine.job.examples import Data
+from splitlearn.engine.job.prepare import prepare, specs, unsplit
 from splitlearn.engine.plain import evaluate_plain, train_plain
-from splitlearn.engine.prepare import prepare, specs, unsplit
 from splitlearn.manifest import Job, load_job
 from splitlearn.tasks import Scorer
 from tests.bench.codecs import folder_of

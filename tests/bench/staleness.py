@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from parties import demo_data
 from splitlearn.channel import pair
-from splitlearn.engine.prepare import prepare
+from splitlearn.engine.job.prepare import prepare
 from splitlearn.manifest import load_job
 from splitlearn.pipeline.chain import Chain, Pipe, StageCosts
 from splitlearn.pipeline.simulate import simulate

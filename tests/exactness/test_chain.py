@@ -17,9 +17,9 @@ from transformers import PreTrainedModel
 from splitlearn.audit import Payload, read_records, reconcile, verify
 from splitlearn.audit.findings import Exit
 from splitlearn.engine.events import Began, Event, RolledBack
-from splitlearn.engine.noise import LabelNoise
+from splitlearn.engine.payloads.noise import LabelNoise
 from splitlearn.engine.plain import evaluate_plain
-from splitlearn.engine.run import IN_FLIGHT
+from splitlearn.engine.trusted.run import IN_FLIGHT
 from splitlearn.policy.accounting import releases_of
 from splitlearn.roles import Kind
 from splitlearn.split.blueprint import build_trunk

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from splitlearn.engine.events import Event, RolledBack, StepDone
-from splitlearn.engine.run import TrustedRun
+from splitlearn.engine.trusted.run import TrustedRun
 from splitlearn.roles import Kind
 from splitlearn.split.cut import Cut
 from splitlearn.split.freeze import freeze

@@ -17,10 +17,10 @@ from transformers import PreTrainedModel
 from splitlearn.audit import reconcile, verify
 from splitlearn.audit.findings import Exit
 from splitlearn.channel import pair
-from splitlearn.engine.merging import save_run
+from splitlearn.engine.job.merging import save_run
+from splitlearn.engine.job.prepare import prepare, specs, unsplit
 from splitlearn.engine.plain import evaluate_plain, train_plain
-from splitlearn.engine.prepare import prepare, specs, unsplit
-from splitlearn.engine.run import TrustedRun
+from splitlearn.engine.trusted.run import TrustedRun
 from splitlearn.manifest import load_job
 from splitlearn.split.anatomy import family_of
 from splitlearn.split.blueprint import build_trunk, trunk_model

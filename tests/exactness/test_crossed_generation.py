@@ -16,7 +16,7 @@ from splitlearn.audit import reconcile, verify
 from splitlearn.audit.findings import Exit
 from splitlearn.channel import Released
 from splitlearn.engine.events import Evaluated, Event, RolledBack
-from splitlearn.engine.generation import Sampling
+from splitlearn.engine.trusted.generation import Sampling
 from splitlearn.errors import RefusedError
 from splitlearn.gate import Gate, Private
 from splitlearn.roles import Kind
@@ -24,7 +24,7 @@ from splitlearn.split.anatomy import cut_stack
 from splitlearn.split.cut import Cut
 from tests.chains import chain_engine, chain_run, hosts
 from tests.crossed import both_model, crossed_model
-from tests.engine.test_generation import (
+from tests.engine.trusted.test_generation import (
     DRAWN,
     PROMPT,
     STILL,

@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 from splitlearn.audit import HopHead, Payload, read_records, reconcile, verify
 from splitlearn.audit.findings import Exit
 from splitlearn.engine.events import Began, Event, RolledBack
+from splitlearn.engine.job.prepare import prepare
 from splitlearn.engine.plain import evaluate_plain
-from splitlearn.engine.prepare import prepare
-from splitlearn.engine.run import IN_FLIGHT
+from splitlearn.engine.trusted.run import IN_FLIGHT
 from splitlearn.manifest import load_job
 from splitlearn.policy import STEP_KINDS
 from splitlearn.roles import Kind

@@ -21,7 +21,7 @@ from splitlearn.audit.log import read_lines
 from splitlearn.audit.records import Payload, decode
 from splitlearn.channel import Channel, Listener, connect, pair
 from splitlearn.engine.plain import evaluate_plain
-from splitlearn.engine.run import TrustedRun
+from splitlearn.engine.trusted.run import TrustedRun
 from splitlearn.roles import Kind, Role
 from splitlearn.split.blueprint import build_trunk
 from splitlearn.split.cut import Bottleneck, Cut

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitlearn.engine import flight
+from splitlearn.engine.trusted import flight
 from splitlearn.split.cut import Cut
 from splitlearn.split.trunk import Trunk
 from tests.chains import chain_run, run_chain

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from splitlearn.engine.plain_pair import PlainPair
+from splitlearn.engine.pair.plain import PlainPair
 from splitlearn.roles import Kind
 from splitlearn.translation.text import Special
 from splitlearn.wire.messages import Pairing

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from splitlearn.engine.rounds import Streamed, Trained
+from splitlearn.engine.streams.rounds import Streamed, Trained
 from splitlearn.pretrain.corpus import Corpus
 from splitlearn.pretrain.discriminator import DiscriminatorTrainer
 from splitlearn.pretrain.generator import GeneratorTrainer

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from splitlearn.audit.log import read_lines
 from splitlearn.audit.records import Payload, decode
 from splitlearn.channel import pair
-from splitlearn.engine.run import TrustedRun
+from splitlearn.engine.trusted.run import TrustedRun
 from splitlearn.roles import Kind
 from splitlearn.split.bottleneck import PcaBasis, fit_pca
 from splitlearn.split.cut import Bottleneck, Cut

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from splitlearn.engine.optimiser import build_stepper
-from splitlearn.engine.run import TrustedRun
-from splitlearn.engine.seeds import stage_seed
+from splitlearn.engine.state.optimiser import build_stepper
+from splitlearn.engine.state.seeds import stage_seed
+from splitlearn.engine.trusted.run import TrustedRun
 from splitlearn.split.anatomy import layers_of
 from splitlearn.split.cut import Cut
 from splitlearn.split.freeze import freeze, set_training

@@ -24,8 +24,8 @@ _MODULES = (
     "parties.trusted",
     "splitlearn.channel.dialler",
     "splitlearn.channel.listener",
-    "splitlearn.engine.compute",
-    "splitlearn.engine.prepare",
+    "splitlearn.engine.compute.engine",
+    "splitlearn.engine.job.prepare",
     "transformers.models.bert.modeling_bert",
     "transformers.models.bert.tokenization_bert",
 )

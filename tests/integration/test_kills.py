@@ -14,7 +14,7 @@ import pytest
 from parties.auditor import judge_of
 from splitlearn.audit import Exit, Gap, Log, Payload, Reconciliation, reconcile
 from splitlearn.channel import Released, pair
-from splitlearn.engine.run import TrustedRun
+from splitlearn.engine.trusted.run import TrustedRun
 from splitlearn.roles import Kind
 from splitlearn.split.cut import Cut
 from splitlearn.tasks.batches import Batch

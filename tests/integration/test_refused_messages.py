@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from splitlearn.audit import Denied, Payload, RunClose
 from splitlearn.codecs import build
-from splitlearn.engine import launch, line
-from splitlearn.engine.flight import Flight
-from splitlearn.engine.weights import shards
+from splitlearn.engine.payloads.weights import shards
+from splitlearn.engine.trusted import launch, line
+from splitlearn.engine.trusted.flight import Flight
 from splitlearn.errors import ChannelError, IdentityError, PeerError, RefusedError
 from splitlearn.identity import Identity
 from splitlearn.manifest import load_job

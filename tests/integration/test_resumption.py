@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from splitlearn.channel import pair
-from splitlearn.engine.checkpoints import Checkpoints
-from splitlearn.engine.optimiser import Stepper
-from splitlearn.engine.run import TrustedRun
+from splitlearn.engine.state.checkpoints import Checkpoints
+from splitlearn.engine.state.optimiser import Stepper
+from splitlearn.engine.trusted.run import TrustedRun
 from splitlearn.errors import SessionError
 from splitlearn.split.cut import Cut
 from splitlearn.tasks.batches import Batch

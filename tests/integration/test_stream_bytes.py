@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from splitlearn.channel import Listener, connect
-from splitlearn.engine.generator import GeneratorEngine
-from splitlearn.engine.roster import Arrival
+from splitlearn.engine.streams.generator import GeneratorEngine
+from splitlearn.engine.streams.roster import Arrival
 from splitlearn.errors import ChannelError
 from splitlearn.roles import Role
 from splitlearn.wire.ids import IdBatch

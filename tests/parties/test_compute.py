@@ -11,7 +11,7 @@ from parties.auditor import judge_of
 from splitlearn import audit
 from splitlearn.channel import connect
 from splitlearn.channel.base import Released
-from splitlearn.engine.checkpoints import Checkpoints
+from splitlearn.engine.state.checkpoints import Checkpoints
 from splitlearn.errors import IdentityError, ManifestError, PeerError
 from splitlearn.identity import Identity, PartyName
 from splitlearn.manifest import load_job

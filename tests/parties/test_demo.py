@@ -16,7 +16,7 @@ from parties import cli
 from parties.auditor import judge_of
 from parties.demo_data import TOPICS
 from splitlearn import audit
-from splitlearn.engine.examples import data_of
+from splitlearn.engine.job.examples import data_of
 from splitlearn.manifest import load_job
 from splitlearn.tasks import Scorer
 

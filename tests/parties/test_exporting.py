@@ -17,7 +17,7 @@ from parties.curves import Curves
 from parties.exporting import Figures, exporting
 from splitlearn.channel import pair
 from splitlearn.engine.events import Answered, Began, RolledBack, StepDone, Watched, all_of
-from splitlearn.engine.trusted import TrustedEngine
+from splitlearn.engine.trusted.engine import TrustedEngine
 from splitlearn.errors import ManifestError
 from splitlearn.roles import Kind
 from splitlearn.split.cut import Cut

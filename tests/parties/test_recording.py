@@ -9,8 +9,8 @@ from parties import recording
 from parties.pretrain_view import EVENTS
 from parties.recording import METRICS, Recorder
 from splitlearn.coordination.endings import FINISHED
-from splitlearn.engine.progress import Member, Progress
-from splitlearn.engine.rounds import Joined, Kept, Left, Scored, Trained
+from splitlearn.engine.streams.progress import Member, Progress
+from splitlearn.engine.streams.rounds import Joined, Kept, Left, Scored, Trained
 from splitlearn.errors import AuditError
 from splitlearn.manifest import load_pretrain
 from tests.tongues import tongues

@@ -17,10 +17,10 @@ import splitlearn
 from parties import run_metrics, trusted
 from parties.auditor import judge_of
 from splitlearn import audit
-from splitlearn.engine.checkpoints import Checkpoints
-from splitlearn.engine.examples import data_of
+from splitlearn.engine.job.examples import data_of
+from splitlearn.engine.job.prepare import specs, unsplit
 from splitlearn.engine.plain import evaluate_plain, train_plain
-from splitlearn.engine.prepare import specs, unsplit
+from splitlearn.engine.state.checkpoints import Checkpoints
 from splitlearn.errors import ManifestError, RefusedError
 from splitlearn.manifest import load_job
 from splitlearn.tasks import Scorer

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from parties.under_way import under_way
-from splitlearn.engine.prepare import prepare
+from splitlearn.engine.job.prepare import prepare
 from splitlearn.errors import ManifestError, RefusedError, SplitLearnError
 from splitlearn.manifest import load_job
 from tests.jobs import Changes, make_clinic, make_job

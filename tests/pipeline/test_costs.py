@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitlearn.channel.mailbox import DEFAULT_WINDOW
-from splitlearn.engine.run import IN_FLIGHT
-from splitlearn.engine.talk import SETTLE_MESSAGES
+from splitlearn.engine.conversation.talk import SETTLE_MESSAGES
+from splitlearn.engine.trusted.run import IN_FLIGHT
 from splitlearn.pipeline.chain import Pipe
 from splitlearn.pipeline.costs import Link, chain_of, cost, limit_s
 from splitlearn.pipeline.simulate import simulate

@@ -9,7 +9,7 @@ import torch
 
 from splitlearn.audit import Payload
 from splitlearn.codecs import NAMES, NOBODY, Basis, Delta, build
-from splitlearn.engine.prepare import check_policy, prepare
+from splitlearn.engine.job.prepare import check_policy, prepare
 from splitlearn.errors import ManifestError, RefusedError
 from splitlearn.manifest import load_job
 from splitlearn.policy import (

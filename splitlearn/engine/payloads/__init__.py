@@ -1,0 +1,3 @@
+"""What crosses a cut, at either end: rows through codecs, what is kept of them, bases, noise, weights."""
+
+__all__ = ()
