@@ -56,6 +56,11 @@ ADAMW = OptimiserSpec("adamw", 1e-3, 0.01, 0.9, 0.999, 1e-8)
 POLICIES = Path(policy.__file__).parents[2] / "parties" / "policies"
 
 
+def at(place: RunPlace) -> Callable[[Offer], RunPlace]:
+    """One place for whatever is offered."""
+    return lambda _: place
+
+
 def batch_of(tiny: object) -> Batch:
     """A Batch from a tests.tiny batch."""
     labels: Mapping[str, Tensor] = tiny.labels  # type: ignore[attr-defined]
@@ -249,7 +254,7 @@ class ComputeThread(threading.Thread):
         self.engine = ComputeEngine(
             channel,
             open_gate=party.gate,
-            place_of=lambda _: place,
+            place_of=at(place),
             deadline_s=deadline_s,
             observe=observe,
             overlap=overlap,

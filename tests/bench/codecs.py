@@ -14,6 +14,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +101,8 @@ def measured(names: list[str], x_ND: Tensor, basis: Basis | None) -> dict[str, d
             "error": float((y_ND - x_ND).norm() / x_ND.norm()),
             "cosine": float((y_ND * x_ND).sum() / (y_ND.norm() * x_ND.norm()).clamp(min=1e-30)),
         }
-        acts[name, "encode"] = lambda codec=codec: codec.encode(x_ND)
-        acts[name, "decode"] = lambda codec=codec, parts=parts: codec.decode(
-            parts, rows=rows, width=width
-        )
+        acts[name, "encode"] = partial(codec.encode, x_ND)
+        acts[name, "decode"] = partial(codec.decode, parts, rows=rows, width=width)
     for (name, way), seconds in medians(acts).items():
         table[name][f"{way}_mb_s"] = x_ND.nbytes / 1e6 / seconds
     for row in table.values():

@@ -21,10 +21,11 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from splitlearn.codecs import build
 from splitlearn.leakage import SUITE_VERSION, Budget, Known, Seen, TextReport, Truth, attack_text
@@ -51,6 +52,7 @@ ATTACKS = ("nearest", "ridge", "means", "inverter-transformer", "refine", "table
 DEMANDED = ((1, FULL, "nearest", 0.95), (1, FULL, "ridge", 0.95), (0, 8, "table", 0.99))
 
 Texts = tuple[tuple[int, ...], ...]
+Cell = dict[str, Any]
 
 
 def main() -> None:
@@ -111,7 +113,7 @@ class Bench:
         self.cut = -1
         self.kept: dict[bytes, Tensor] = {}
 
-    def attack(self, *, cut: int, rank: int, budget: Budget) -> dict[str, object]:
+    def attack(self, *, cut: int, rank: int, budget: Budget) -> Cell:
         """One cell: everything the suite found, as plain data."""
         if cut != self.cut:
             self.cut, self.kept = cut, {}
@@ -126,7 +128,8 @@ class Bench:
 
     def known(self, *, cut: int, rank: int) -> Known:
         """What an attacker has who knows the model, the basis and the codec."""
-        narrow = expand = torch.nn.Identity()
+        narrow: torch.nn.Module = torch.nn.Identity()
+        expand = narrow
         if rank < FULL:
             batches = (
                 dict(
@@ -153,7 +156,9 @@ class Bench:
             ids_V1 = torch.arange(self.model.config.vocab_size)[:, None]
             with torch.no_grad():
                 place_V1 = position.reshape(1, 1).expand(len(ids_V1), 1)
-                h_V1D = self.model.embeddings(input_ids=ids_V1, position_ids=place_V1)
+                h_V1D = self.model.get_submodule("embeddings")(
+                    input_ids=ids_V1, position_ids=place_V1
+                )
             return carried(h_V1D[:, 0])
 
         def full(rows_NR: Tensor) -> Tensor:
@@ -163,7 +168,7 @@ class Bench:
 
         return Known(
             forward=lambda ids_BT, lengths: carried(self.states(ids_BT, lengths)),
-            embeddings_VD=self.model.get_input_embeddings().weight.detach(),
+            embeddings_VD=self.model.get_input_embeddings().get_parameter("weight").detach(),
             expand=full,
             text=self.text,
             special=frozenset(self.tokenizer.all_special_ids),
@@ -220,7 +225,7 @@ def lines(data: Path) -> tuple[list[str], list[str]]:
     return public, private
 
 
-def canaries(tokenizer: object, *, lines: int) -> Truth:
+def canaries(tokenizer: PreTrainedTokenizerBase, *, lines: int) -> Truth:
     """Lines with made-up names, numbers and addresses, and which of their tokens those are."""
     draw = random.Random(SEED)
     ids, slots = [], []
@@ -271,7 +276,7 @@ FILL = {
 }
 
 
-def finished(path: Path, settings: dict[str, object]) -> dict[str, dict[str, object]]:
+def finished(path: Path, settings: dict[str, object]) -> dict[str, Cell]:
     """The cells of an earlier run with the same settings."""
     if not path.exists():
         return {}
@@ -279,13 +284,13 @@ def finished(path: Path, settings: dict[str, object]) -> dict[str, dict[str, obj
     return earlier["cells"] if earlier["settings"] == settings else {}
 
 
-def write(path: Path, settings: dict[str, object], done: dict[str, dict[str, object]]) -> None:
+def write(path: Path, settings: dict[str, object], done: dict[str, Cell]) -> None:
     result = {"settings": settings, "weak": weak(done), "cells": done}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
-def weak(done: dict[str, dict[str, object]]) -> list[str]:
+def weak(done: dict[str, Cell]) -> list[str]:
     """Attacks that recover less than is demanded of them."""
     found = []
     for cut, rank, attack, share in DEMANDED:
@@ -295,11 +300,11 @@ def weak(done: dict[str, dict[str, object]]) -> list[str]:
     return found
 
 
-def summary(cell: dict[str, object]) -> str:
+def summary(cell: Cell) -> str:
     return ", ".join(f"{name} {found['top1']:.3f}" for name, found in cell["attacks"].items())
 
 
-def table(done: dict[str, dict[str, object]]) -> str:
+def table(done: dict[str, Cell]) -> str:
     """Top-1 recovery in percent, a cell a row; the last columns are of the strongest attack."""
     heads = ("cut", "rank", *ATTACKS, "maximum", "top 20", "unseen", "slots", "most frequent", "s")
     rows = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]

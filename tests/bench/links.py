@@ -49,6 +49,7 @@ from tests.rig import (
     ADAMW,
     POLICIES,
     Party,
+    at,
     compute_party,
     trusted_engine,
     trusted_party,
@@ -153,7 +154,7 @@ def serve(folder: Path, *, core: int, host: str = "127.0.0.1") -> None:
             ComputeEngine(
                 channel,
                 open_gate=party.gate,
-                place_of=lambda _, place=place: place,
+                place_of=at(place),
                 deadline_s=WAIT_S,
                 observe=lambda _: None,
             ).serve()

@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from splitlearn.audit.records import Direction
 from splitlearn.codecs import build
 from splitlearn.engine.conversation.talk import SETTLE_MESSAGES, SETTLE_S
+from splitlearn.policy import Direction
 from splitlearn.roles import Kind
 from splitlearn.wire import frames, tensors
 from splitlearn.wire.messages import StepTensor

@@ -30,7 +30,7 @@ from splitlearn.roles import Role
 from splitlearn.split import Cut, own_memory
 from splitlearn.tasks import Batch
 from tests.federation import make_identity
-from tests.rig import Party, compute_party, trusted_engine, trusted_party, trusted_run
+from tests.rig import Party, at, compute_party, trusted_engine, trusted_party, trusted_run
 from tests.tiny import real_model_folder
 
 ROOT = Path(__file__).parent.parent.parent
@@ -71,7 +71,7 @@ def serve(folder: Path) -> None:
         ComputeEngine(
             channel,
             open_gate=party.gate,
-            place_of=lambda _, place=place: place,
+            place_of=at(place),
             deadline_s=WAIT_S,
             observe=clock,
         ).serve()

@@ -155,7 +155,9 @@ def ours(folder: Path, *, dial: str) -> None:
 def theirs(rank: int, *, dial: str) -> None:
     """One rank's process: a run for each line that names a schedule."""
     host, _, port = dial.rpartition(":")
-    store = dist.TCPStore(host, int(port), 2, is_master=rank == 0, wait_for_workers=False)
+    store = dist.TCPStore(  # type: ignore[attr-defined]  # it is in torch's documentation
+        host, int(port), 2, is_master=rank == 0, wait_for_workers=False
+    )
     print(store.port, flush=True)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     for line in sys.stdin:
@@ -205,7 +207,7 @@ class Child:
     def hear(self) -> str:
         line = _open(self._process.stdout).readline().strip()
         if not line:
-            raise SystemExit(f"{self._process.args} ended with {self._process.wait()}")
+            raise SystemExit(f"{self._process.args!r} ended with {self._process.wait()}")
         return line
 
     def end(self) -> None:

@@ -173,7 +173,7 @@ def run(
             maker.step()
     tokens = {language: maker.corpus.tokens() for language, maker in makers.items()}
     chances = shares(tokens, alpha=ALPHA)
-    began, rounds = time.process_time(), []
+    began, rounds = time.process_time(), list[dict[str, object]]()
     for turn in range(arguments.rounds):
         for step in range(turn * steps // arguments.rounds, (turn + 1) * steps // arguments.rounds):
             batch, _ = makers[draw(chances, seed=seed, step=step)].step()
@@ -188,7 +188,7 @@ def run(
 def scored(
     makers: dict[str, GeneratorTrainer], judge: DiscriminatorTrainer
 ) -> dict[str, dict[str, float | None]]:
-    areas, losses = {}, {}
+    areas, losses = dict[str, float | None](), dict[str, float | None]()
     for language, maker in makers.items():
         held = [maker.held_out_loss(number) for number in range(SCORED_BATCHES)]
         areas[language] = judge.score(batch for batch, _ in held).auc

@@ -44,13 +44,11 @@ def main() -> None:
         if str(seed) not in done:
             done[str(seed)] = trained(seed, whole=seed == SEEDS[0])
             print(f"seed {seed}: {json.dumps(done[str(seed)]['bleu'])}", flush=True)
-        mean = {
-            name: statistics.mean(run["bleu"][name] for run in done.values())
-            for name in ("local", "codec")
-        }
+        mean = means(done)
         RESULT.parent.mkdir(parents=True, exist_ok=True)
         result = {"steps": SIZE.steps, "lost_to_codec": mean["local"] - mean["codec"], "mean": mean}
         RESULT.write_text(json.dumps({**result, "seeds": done}, indent=2) + "\n")
+    mean = means(done)
     first = done[str(SEEDS[0])]
     bleu = first["bleu"]
     print(f"BLEU on {first['samples']['evaluate']} held-out pairs ({bleu['signature']})")
@@ -62,6 +60,14 @@ def main() -> None:
     print(f"bytes of the uncompressed: {first['bytes']['ratio']:.1%} (limit {BYTES:.0%})")
     print(f"ahead of from scratch by {bleu['codec'] - bleu['scratch']:.2f}")
     print(f"uncompressed is the run in one process to the bit: {first['exact']}")
+
+
+def means(done: Mapping[str, Any]) -> dict[str, float]:
+    """Mean BLEU of what all seeds have."""
+    return {
+        name: statistics.mean(run["bleu"][name] for run in done.values())
+        for name in ("local", "codec")
+    }
 
 
 def trained(seed: int, *, whole: bool) -> dict[str, Any]:
