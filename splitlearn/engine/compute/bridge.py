@@ -11,7 +11,7 @@ from typing import Protocol
 
 from splitlearn.channel.base import Channel
 from splitlearn.engine.conversation.lanes import Lane, Lanes
-from splitlearn.engine.conversation.talk import SETTLE_MESSAGES, SETTLE_S, Talk
+from splitlearn.engine.conversation.talk import Talk
 from splitlearn.errors import ChannelError, PeerError, SessionError
 from splitlearn.gate import Gate
 from splitlearn.roles import Kind, Role
@@ -90,7 +90,6 @@ class BridgeEnd:
         self._overlap, self._sent, self._received = overlap, sent, received
         self._lane: Lane | None = None
         self._talk: Talk | None = None
-        self._settled_at = 0.0
 
     @property
     def lane(self) -> Lane:
@@ -159,7 +158,7 @@ class BridgeEnd:
         witness.peer_holds(accept.witnessed)
         talk.say(Kind.RESUME, Resume(step, witness.held))
         assert isinstance(talk.hear(Kind.READY).meta, Empty)
-        self.settle()
+        self.talk.settle()
 
     def _follow(self, step: int) -> None:
         talk, witness = self.talk, self.talk.gate.witness
@@ -181,19 +180,12 @@ class BridgeEnd:
         witness.peer_holds(resume.witnessed)
         talk.say(Kind.READY, Empty())
 
-    def settle(self) -> None:
-        """Lead a settlement."""
-        self.talk.settle()
-        self._settled_at = time.monotonic()
-
     def settle_if_due(self) -> None:
         """Between two steps, where we lead: settle where enough messages or seconds have passed."""
         self.talk.flush()
         if self.side is Side.AFTER or not self.session.between_steps:
             return
-        late = time.monotonic() - self._settled_at >= SETTLE_S
-        if late or self.session.unsettled >= SETTLE_MESSAGES:
-            self.settle()
+        self.talk.settle_if_due()
 
     def answer(self, frame: Frame) -> bool:
         """Answer a word of the neighbour's that is no tensor, which has been admitted; whether it was one."""
@@ -212,7 +204,7 @@ class BridgeEnd:
 
     def finish(self) -> None:
         """Say goodbye, where we lead."""
-        self.settle()
+        self.talk.settle()
         self.talk.say(Kind.FINISH, Finish(weights=False))
         self.talk.hear(Kind.CLOSED)
 

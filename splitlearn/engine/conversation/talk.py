@@ -78,6 +78,7 @@ class Talk:
         self._speaking = threading.Lock()
         # What has come and was not heard yet.
         self._ahead: deque[Frame] = deque()
+        self._settled_s = 0.0
         # On one core the other thread would cost 4% of a step and save nothing.
         self.overlap = self.overlap and several_cores()
 
@@ -292,6 +293,13 @@ class Talk:
         # The peer gave its receipt after it had taken in SETTLE, the last thing we said.
         countersignature = witness.take(settled, sent=self.session.next_out - 1)
         self.say(Kind.COUNTERSIGNED, Countersigned(countersignature))
+        self._settled_s = time.monotonic()
+
+    def settle_if_due(self) -> None:
+        """Where we lead, and a settlement is legal: settle if enough messages or seconds have passed."""
+        late = time.monotonic() - self._settled_s >= SETTLE_S
+        if late or self.session.unsettled >= SETTLE_MESSAGES:
+            self.settle()
 
     def answer_settlement(self, frame: Frame) -> None:
         """The other half: `frame` is the peer's SETTLE.

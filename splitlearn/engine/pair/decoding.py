@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from splitlearn.channel.base import Channel, PeerRestarted
-from splitlearn.engine.conversation.talk import SETTLE_MESSAGES, SETTLE_S, Talk
+from splitlearn.engine.conversation.talk import Talk
 from splitlearn.engine.events import (
     Began,
     Evaluated,
@@ -90,7 +90,6 @@ class DecoderEngine:
         self.errors: dict[Kind, list[float]] = {}
         self.rows = 0
         self._talk: Talk | None = None
-        self._settled_at = 0.0
         self._step = 0
         # By phase the samples that both have, by number. Empty before the first conversation.
         self._numbered: dict[str, list[str]] = {}
@@ -177,7 +176,7 @@ class DecoderEngine:
         talk.say(Kind.RESUME, Resume(step, talk.gate.witness.held))
         self._go_to(step)
         talk.hear(Kind.READY)
-        self._settle(talk)
+        talk.settle()
         self._observe(Began(step, self._channel.peer))
 
     def _align(self, talk: Talk) -> None:
@@ -345,7 +344,7 @@ class DecoderEngine:
     def _goodbye(self) -> None:
         talk = self._talk
         assert talk is not None, "a goodbye without a conversation"
-        self._settle(talk)
+        talk.settle()
         talk.say(Kind.FINISH, Finish(weights=False))
         assert isinstance(talk.hear(Kind.CLOSED).meta, Empty)
         talk.end(None)
@@ -366,16 +365,8 @@ class DecoderEngine:
         )
 
     def _settle_if_due(self) -> None:
-        talk = self._talk
-        if talk is None:
-            return
-        late = time.monotonic() - self._settled_at >= SETTLE_S
-        if late or talk.session.unsettled >= SETTLE_MESSAGES:
-            self._settle(talk)
-
-    def _settle(self, talk: Talk) -> None:
-        talk.settle()
-        self._settled_at = time.monotonic()
+        if self._talk is not None:
+            self._talk.settle_if_due()
 
 
 def mask_seed(seed: int, *, step: int) -> int:

@@ -236,7 +236,7 @@ class TrustedEngine:
             if stretch is None:
                 self._train_step(steps(step))
                 for line in self._lines:
-                    line.settle_if_due()
+                    line.talk.settle_if_due()
             else:
                 stretch.settle()
                 stretch.work(steps, first=step)
@@ -375,7 +375,7 @@ class TrustedEngine:
                             kept["said"] = spoken(output, group[i], sampling=saying)
                         yield kept
                 for line in self._lines:
-                    line.settle_if_due()
+                    line.talk.settle_if_due()
 
     def _go_on(self, prompts: Sequence[Tensor], *, sampling: Sampling) -> Iterator[Tensor]:
         further = partial(go_on, self.run.local, self._lines, device=self.run.device)

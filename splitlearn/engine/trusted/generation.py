@@ -138,7 +138,7 @@ def go_on(
                 rounds += 1
                 told(rounds)
                 for line in lines:
-                    line.settle_if_due()
+                    line.talk.settle_if_due()
         finally:
             if not flight.landed:
                 # In here, or whether gradients are kept would be left as it stands there.

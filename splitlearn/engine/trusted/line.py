@@ -6,7 +6,6 @@ sums and decides nothing about the pace.
 """
 
 import secrets
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import msgspec
 from torch import Tensor
 
 from splitlearn.channel.base import Channel
-from splitlearn.engine.conversation.talk import SETTLE_MESSAGES, SETTLE_S, Talk
+from splitlearn.engine.conversation.talk import Talk
 from splitlearn.engine.payloads.coders import Coders
 from splitlearn.engine.payloads.crossing import CrossExchange, crosses
 from splitlearn.engine.payloads.exchange import Exchange
@@ -104,7 +103,6 @@ class Line:
         self._linking, self._cache_bytes = linking, kept.limit_bytes
         self._talk: Talk | None = None
         self._exchange: Exchange | None = None
-        self._settled_at = 0.0
         # Where parties wait for one another: the others, looked at while this one is waited for.
         self.beside: Sequence[Line] = ()
 
@@ -228,7 +226,7 @@ class Line:
     def ready(self) -> None:
         """Wait until the peer stands at that step, and settle."""
         assert isinstance(self.talk.hear(Kind.READY).meta, Empty)
-        self.settle()
+        self.talk.settle()
 
     def square(self) -> Fraction:
         """The squared norm of the gradient that the peer has at the end of a step."""
@@ -249,20 +247,9 @@ class Line:
         self.talk.hear(Kind.SAVED)
         self._coders.forget()
 
-    def settle(self) -> None:
-        """Swap log heads and receipts."""
-        self.talk.settle()
-        self._settled_at = time.monotonic()
-
-    def settle_if_due(self) -> None:
-        """Between two steps: settle where enough messages or seconds have passed."""
-        late = time.monotonic() - self._settled_at >= SETTLE_S
-        if late or self.talk.session.unsettled >= SETTLE_MESSAGES:
-            self.settle()
-
     def finish(self, *, fetch: bool) -> None:
         """Begin the goodbye. `parting` is the rest of it."""
-        self.settle()
+        self.talk.settle()
         self.talk.say(Kind.FINISH, Finish(fetch))
 
     def parting(self, into: dict[str, Tensor]) -> Iterator[None]:

@@ -87,7 +87,7 @@ class RemoteTrunk(nn.Module):
         batch = self._batch
         assert batch is not None, "the remote trunk runs inside its local model only"
         if not self._next:
-            self._line.settle_if_due()
+            self._line.talk.settle_if_due()
         training = self.training and torch.is_grad_enabled()
         i, of = (self._next, self._of) if training else (0, 1)
         phase: Phase = "train" if training else "evaluate"

@@ -73,7 +73,7 @@ class Stretch:
     def settle(self) -> None:
         """Between two stretches, by count alone: no number may depend on the clock."""
         if self.line.talk.session.unsettled:
-            self.line.settle()
+            self.line.talk.settle()
 
     def work(self, steps: Callable[[int], Sequence[Batch]], *, first: int) -> None:
         """Train from step `first`, with nothing under way, to where the parties are drained again."""

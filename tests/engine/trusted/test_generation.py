@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 from splitlearn.audit.log import read_lines
 from splitlearn.audit.records import Payload, decode
 from splitlearn.channel import Channel, pair
+from splitlearn.engine.conversation import talk
 from splitlearn.engine.job.prepare import check_policy
 from splitlearn.engine.payloads.weights import keep
-from splitlearn.engine.trusted import line
 from splitlearn.engine.trusted.engine import TrustedEngine
 from splitlearn.engine.trusted.generation import Sampling
 from splitlearn.engine.trusted.run import TrustedRun
@@ -275,7 +275,7 @@ def test_each_token_after_the_prompt_is_one_row_of_each_text(tmp_path: Path) -> 
 def test_long_texts_are_settled_on_their_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "SETTLE_MESSAGES", 6)
+    monkeypatch.setattr(talk, "SETTLE_MESSAGES", 6)
     model = tiny_model("llama")
     run = run_of(model)
     model.config.eos_token_id = None

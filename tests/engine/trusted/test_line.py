@@ -86,7 +86,7 @@ def test_a_party_that_did_restart_is_begun_anew_where_it_came_back(host: Host) -
     agree(line)
     host.killed()
     with pytest.raises(PeerRestarted):
-        line.settle()
+        line.talk.settle()
     assert line.restarted
     line.anew()
     assert host.ours is before
@@ -114,15 +114,15 @@ def test_a_settlement_is_due_after_so_many_messages_or_seconds(
     line = line_to(host)
     agree(line)
     swapped = line.talk.sent[Kind.SETTLE]
-    line.settle_if_due()
+    line.talk.settle_if_due()
     assert line.talk.sent[Kind.SETTLE] == swapped
     line.talk.session.unsettled = SETTLE_MESSAGES
-    line.settle_if_due()
+    line.talk.settle_if_due()
     assert line.talk.sent[Kind.SETTLE] > swapped
     assert line.talk.session.unsettled == 0
     swapped = line.talk.sent[Kind.SETTLE]
-    monkeypatch.setattr("splitlearn.engine.trusted.line.SETTLE_S", 0.0)
-    line.settle_if_due()
+    monkeypatch.setattr("splitlearn.engine.conversation.talk.SETTLE_S", 0.0)
+    line.talk.settle_if_due()
     assert line.talk.sent[Kind.SETTLE] > swapped
     assert SETTLE_MESSAGES < MAX_UNSETTLED
     assert SETTLE_S > 0

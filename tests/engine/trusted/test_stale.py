@@ -16,9 +16,9 @@ from splitlearn.channel import pair
 from splitlearn.channel.base import Released
 from splitlearn.channel.memory import MemoryChannel
 from splitlearn.codecs.base import to_part
+from splitlearn.engine.conversation import talk
 from splitlearn.engine.events import Began, Event, RolledBack, StepDone
 from splitlearn.engine.state.versions import Versions, staleness_of
-from splitlearn.engine.trusted import line
 from splitlearn.engine.trusted.run import TrustedRun
 from splitlearn.errors import SessionError
 from splitlearn.roles import Kind
@@ -181,7 +181,7 @@ def test_settlements_by_the_clock_drain_nothing(
 ) -> None:
     """Where every moment is late for a settlement, the numbers are the same."""
     expected, _ = undisturbed(tmp_path, made())
-    monkeypatch.setattr(line, "SETTLE_S", 0.0)
+    monkeypatch.setattr(talk, "SETTLE_S", 0.0)
     assert run_in_memory(tmp_path, made(), steps=batches).losses == expected
 
 
