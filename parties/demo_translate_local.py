@@ -50,9 +50,7 @@ def baseline(encoder_file: Path, decoder_file: Path, *, scratch: bool) -> dict[s
             seed=terms.seed,
         )
     corpus = corpus_of(one.data, tokenizer=load_tokenizer(one.model.path))
-    pair = PlainPair(
-        encoder, decoder, corpus, run.corpus, run.special, terms.naming, objective=run.objective
-    )
+    pair = PlainPair(encoder, decoder, corpus, run.corpus, run.special, objective=run.objective)
     what = "from scratch" if scratch else "in one process"
     with Display(what, total=terms.schedule.total_steps) as display:
         began_s = time.monotonic()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ from tests.pairs import Meeting, corpora, decoder, encoder, terms
 
 def unsplit(wanted: Pairing) -> tuple[list[float], PlainPair, list[tuple[str, str]]]:
     source, target = corpora()
-    pair = PlainPair(encoder(wanted), decoder(), source, target, Special(2, 3, 0, 4), wanted.naming)
+    pair = PlainPair(encoder(wanted), decoder(), source, target, Special(2, 3, 0, 4))
     losses = pair.train(
         batch=5,
         optimiser=wanted.optimiser,
@@ -53,3 +54,17 @@ def test_losses_weights_and_translations_are_those_of_one_process(
     wants, gradients = engine.sent[Kind.WANT], engine.sent[Kind.GRADIENT]
     assert (gradients > 0) is trains
     assert wants > 0
+
+
+def test_no_key_decides_a_number_so_a_seed_is_the_same_run_in_any_folder(tmp_path: Path) -> None:
+    found = []
+    for key in ("7", "8"):
+        meeting = Meeting(tmp_path / key)
+        meeting.serve()
+        engine = meeting.decode(msgspec.structs.replace(terms(), naming=key * 64))
+        engine.train()
+        found.append((engine.losses, engine.translate()))
+        engine.finish()
+        meeting.close()
+        assert not meeting.failures
+    assert found[0] == found[1]

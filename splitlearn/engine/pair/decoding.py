@@ -11,7 +11,7 @@ numbers.
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import torch
@@ -93,6 +93,9 @@ class DecoderEngine:
         self._step = 0
         # By phase the samples that both have, by number. Empty before the first conversation.
         self._numbered: dict[str, list[str]] = {}
+        # Those numbers in the order of the samples' ids, which no key decides: a seed gives the same run in
+        # any folder, and the peer, who has the ids too, learns nothing by it.
+        self._sorted: dict[str, list[int]] = {}
         self._order: Order | None = None
 
     @property
@@ -205,9 +208,13 @@ class DecoderEngine:
                 "another run.folder"
             )
         self._numbered = numbered
+        self._sorted = {
+            phase: sorted(range(len(names)), key=names.__getitem__)
+            for phase, names in numbered.items()
+        }
         train = corpus.train
         self._order = Order(
-            [train.length(sample) for sample in numbered["train"]],
+            [train.length(sample) for sample in sorted(numbered["train"])],
             batch=self.run.batch,
             seed=self.run.terms.seed,
         )
@@ -234,7 +241,7 @@ class DecoderEngine:
         run, step, began_s = self.run, self._step, time.perf_counter()
         before = (self.sent.total(), self.received.total())
         assert self._order is not None, "a step before samples were agreed on"
-        numbers = self._order(step)
+        numbers = [self._sorted["train"][i] for i in self._order(step)]
         source, place = self._source(numbers, phase="train")
         targets = self._targets(numbers)
         leaf_BSD = source.rows_BSD.requires_grad_(run.terms.trains)
@@ -310,8 +317,7 @@ class DecoderEngine:
     def _translate(self) -> list[tuple[str, str]]:
         run, names = self.run, self._numbered["evaluate"]
         out: list[tuple[str, str]] = []
-        for start in range(0, len(names), run.evaluated):
-            numbers = range(start, min(start + run.evaluated, len(names)))
+        for numbers in self._questions():
             with torch.no_grad():
                 source, _ = self._source(numbers, phase="evaluate")
                 found = mask_predict(
@@ -330,12 +336,17 @@ class DecoderEngine:
             self._settle_if_due()
         return out
 
+    def _questions(self) -> Iterator[list[int]]:
+        """The numbers of held-out samples whose rows are asked for at once."""
+        numbers, most = self._sorted["evaluate"], self.run.evaluated
+        for start in range(0, len(numbers), most):
+            yield numbers[start : start + most]
+
     def _go_alone(self) -> None:
         """All rows to train on are here: take those held out too, and let the peer go."""
         if self._talk is None:
             return
-        for start in range(0, self.samples["evaluate"], self.run.evaluated):
-            numbers = range(start, min(start + self.run.evaluated, self.samples["evaluate"]))
+        for numbers in self._questions():
             self._source(numbers, phase="evaluate")
             self._settle_if_due()
         if self._store.full(self.samples):

@@ -10,7 +10,7 @@ import torch
 
 from splitlearn.engine.events import Evaluated, Observe, StepDone
 from splitlearn.engine.pair.decoding import mask_seed
-from splitlearn.engine.pair.pairing import Corpus, names_of
+from splitlearn.engine.pair.pairing import Corpus
 from splitlearn.engine.state.optimiser import build_stepper
 from splitlearn.translation import Objective, Source, SourceEncoder, TargetDecoder
 from splitlearn.translation.objective import loss_of, mask_targets
@@ -24,17 +24,13 @@ __all__ = ["PlainPair"]
 
 @dataclass(frozen=True)
 class PlainPair:
-    """Both halves and both sides of the text in one pair of hands.
-
-    naming: the key by which a run across a link would name its samples, which decides their order.
-    """
+    """Both halves and both sides of the text in one pair of hands."""
 
     encoder: SourceEncoder
     decoder: TargetDecoder
     source: Corpus
     target: Corpus
     special: Special
-    naming: str
     objective: Objective = field(default_factory=Objective)
 
     def train(
@@ -52,7 +48,7 @@ class PlainPair:
             for half in (self.encoder, self.decoder)
         ]
         sources, targets = self.source.train, self.target.train
-        samples = self._common(sources.samples, targets.samples)
+        samples = sorted(set(sources.samples) & set(targets.samples))
         order = Order([targets.length(sample) for sample in samples], batch=batch, seed=seed)
         losses: list[float] = []
         for step in range(schedule.total_steps):
@@ -80,7 +76,7 @@ class PlainPair:
     @property
     def held_out(self) -> list[str]:
         """Names of the held-out samples that both sides have, in the order in which they are translated."""
-        return self._common(self.source.evaluate.samples, self.target.evaluate.samples)
+        return sorted(set(self.source.evaluate.samples) & set(self.target.evaluate.samples))
 
     @torch.no_grad()
     def translate(
@@ -109,6 +105,3 @@ class PlainPair:
             ]
             observe(Evaluated(len(out)))
         return out
-
-    def _common(self, mine: tuple[str, ...], theirs: tuple[str, ...]) -> list[str]:
-        return list(names_of(set(mine) & set(theirs), naming=self.naming).values())

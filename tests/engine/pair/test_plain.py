@@ -9,7 +9,7 @@ from tests.pairs import corpora, decoder, encoder, terms
 def test_it_learns_turned_sentences() -> None:
     wanted = terms()
     source, target = corpora(train=40)
-    pair = PlainPair(encoder(wanted), decoder(), source, target, Special(2, 3, 0, 4), wanted.naming)
+    pair = PlainPair(encoder(wanted), decoder(), source, target, Special(2, 3, 0, 4))
     seen: list[object] = []
     losses = pair.train(
         batch=20,
