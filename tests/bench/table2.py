@@ -23,7 +23,7 @@ RESULT = ROOT / "out" / "bench" / "table2.json"
 FORWARD = ("identity", "fp16", "svd-0.8", "svd-0.6", "svd-0.4", "svd-0.2", "int8", "int4-g64")
 BACKWARD = ("identity", "int8")
 RUNS = {f"{f}-{b}".replace(".", ""): (f, b) for f in FORWARD for b in BACKWARD}
-SIZE = Size(steps=int(os.environ.get("STEPS", "200")), held_out=1_014)
+SIZE = Size(steps=int(os.environ.get("STEPS", "100")), held_out=1_014)
 # Runs that only time a step.
 SHORT = Size(steps=10, held_out=48)
 ROUNDS = 3
