@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from splitlearn import policy
 from splitlearn.audit import Log
 from splitlearn.channel import Channel, PeerRestarted, Released, pair
+from splitlearn.channel.memory import MemoryChannel
 from splitlearn.engine.compute.arriving import RunPlace
 from splitlearn.engine.compute.bridge import Neighbours
 from splitlearn.engine.compute.engine import ComputeEngine
@@ -366,3 +367,28 @@ def train_unsplit(
         observe=observe,
         clip_norm=clip_norm,
     )
+
+
+class Killing:
+    """The steps of a run whose compute party dies at one of them and comes back."""
+
+    def __init__(
+        self,
+        steps: Callable[[int], Sequence[Batch]],
+        step: int,
+        channel: MemoryChannel,
+        party: Callable[[], Party],
+    ) -> None:
+        """channel: the party's end. party: as it is made, and made anew."""
+        self.times = 0
+        self._steps, self._step, self._channel, self._party = steps, step, channel, party
+        self._alive = party()
+        ComputeThread(self._alive, channel)
+
+    def __call__(self, now: int) -> Sequence[Batch]:
+        """The batches of a step."""
+        if now == self._step and not self.times:
+            self.times += 1
+            self._alive.log.close()
+            ComputeThread(self._party(), self._channel.restart())
+        return self._steps(now)

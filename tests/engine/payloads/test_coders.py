@@ -35,6 +35,7 @@ from tests.rig import (
     POLICIES,
     Around,
     ComputeThread,
+    Killing,
     Party,
     batch_of,
     compute_party,
@@ -162,21 +163,11 @@ def test_a_killed_trusted_party_goes_on_with_the_same_numbers(tmp_path: Path, st
 def test_a_killed_compute_party_costs_only_time(tmp_path: Path, step: int) -> None:
     expected = undisturbed(tmp_path / "undisturbed")
     ours, theirs = pair()
-    peer = compute(tmp_path)
-    ComputeThread(peer, theirs)
-    killed: list[int] = []
-
-    def killing(now: int) -> Sequence[Batch]:
-        if now == step and not killed:
-            killed.append(now)
-            peer.log.close()
-            ComputeThread(compute(tmp_path), theirs.restart())
-        return batches(now)
-
+    killing = Killing(batches, step, theirs, lambda: compute(tmp_path))
     engine = trusted_engine(made(), trusted_party(tmp_path, policy="research.toml"), ours)
     engine.train(killing)
     engine.finish()
-    assert killed == [step]
+    assert killing.times == 1
     assert engine.losses == expected
 
 

@@ -36,6 +36,7 @@ from tests.rig import (
     COMPUTE,
     TRUSTED,
     ComputeThread,
+    Killing,
     batch_of,
     compute_party,
     run_in_memory,
@@ -217,19 +218,8 @@ def test_a_killed_trusted_party_goes_on_with_the_same_numbers(tmp_path: Path) ->
 def test_a_killed_compute_party_costs_only_time(tmp_path: Path, step: int) -> None:
     expected = undisturbed(tmp_path, total=7)
     model = tiny_model("bert", dropout=0.1)
-    steps = stream(model)
     ours, theirs = pair()
-    compute = compute_party(tmp_path)
-    ComputeThread(compute, theirs)
-    killed: list[int] = []
-
-    def killing(now: int) -> Sequence[Batch]:
-        if now == step and not killed:
-            killed.append(now)
-            compute.log.close()
-            ComputeThread(compute_party(tmp_path), theirs.restart())
-        return steps(now)
-
+    killing = Killing(stream(model), step, theirs, lambda: compute_party(tmp_path))
     told: list[Event] = []
     engine = trusted_engine(
         trusted_run(model, cut=CUT, total=7, every=2),
@@ -239,7 +229,7 @@ def test_a_killed_compute_party_costs_only_time(tmp_path: Path, step: int) -> No
     )
     engine.train(killing)
     engine.finish()
-    assert killed == [step]
+    assert killing.times == 1
     assert told.count(RolledBack("compute")) == 1
     assert [e.step for e in told if isinstance(e, Began)] == [0, 2 * (step // 2)]
     assert engine.losses == expected

@@ -31,6 +31,7 @@ from splitlearn.wire.tensors import encode
 from tests.rig import (
     Around,
     ComputeThread,
+    Killing,
     batch_of,
     compute_party,
     run_in_memory,
@@ -156,17 +157,7 @@ def test_a_killed_trusted_party_goes_on_with_the_same_numbers(tmp_path: Path) ->
 def test_a_killed_compute_party_costs_only_time(tmp_path: Path, step: int) -> None:
     expected, weights = undisturbed(tmp_path, made())
     ours, theirs = pair()
-    compute = compute_party(tmp_path)
-    ComputeThread(compute, theirs)
-    killed: list[int] = []
-
-    def killing(now: int) -> Sequence[Batch]:
-        if now == step and not killed:
-            killed.append(now)
-            compute.log.close()
-            ComputeThread(compute_party(tmp_path), theirs.restart())
-        return batches(now)
-
+    killing = Killing(batches, step, theirs, lambda: compute_party(tmp_path))
     told: list[Event] = []
     engine = trusted_engine(made(), trusted_party(tmp_path), ours, observe=told.append)
     engine.train(killing)
