@@ -7,9 +7,11 @@ process whose owner forgot to close can still end.
 import asyncio
 import concurrent.futures
 import contextlib
+import errno
 import threading
+import traceback
 from collections.abc import Callable, Coroutine
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from splitlearn.errors import ChannelError
 
@@ -28,6 +30,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_told)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -82,3 +85,20 @@ class LoopThread:
         finally:
             asyncio.set_event_loop(None)
             self._loop.close()
+
+
+def _told(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What asyncio says of an exception that nobody waits for, but for one that is no fault.
+
+    gRPC wakes loops through one socket pair for the whole process. It closes it with its last object, in
+    whichever thread that goes, and a loop that is just about to read from it finds it closed.
+    """
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno == errno.EBADF:
+        frames = traceback.extract_tb(error.__traceback__)
+        if frames and frames[-1].filename.endswith(_GRPC_WAKES_IN):
+            return
+    loop.default_exception_handler(context)
+
+
+_GRPC_WAKES_IN = "aio/completion_queue.pyx.pxi"

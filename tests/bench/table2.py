@@ -26,7 +26,7 @@ RUNS = {f"{f}-{b}".replace(".", ""): (f, b) for f in FORWARD for b in BACKWARD}
 SIZE = Size(steps=int(os.environ.get("STEPS", "100")), held_out=1_014)
 # Runs that only time a step.
 SHORT = Size(steps=10, held_out=48)
-ROUNDS = 3
+ROUNDS = 2
 
 
 def main() -> None:

@@ -1,7 +1,9 @@
 """A loop in a thread: calls reach it, its closing is bounded, nothing stays behind."""
 
 import asyncio
+import os
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -80,3 +82,24 @@ def test_a_failure_in_the_background_is_told_to_whoever_started_it() -> None:
     loop.start(stay(), on_failure=told.append)
     loop.close()
     assert [type(error) for error in told] == [KeyError]
+
+
+def closed_by_grpc() -> None:
+    """Fails where gRPC's poller does when another thread closes its sockets under it."""
+    file = "src/python/grpcio/grpc/_cython/_cygrpc/aio/completion_queue.pyx.pxi"
+    exec(compile("import os\nos.read(9999, 1)", file, "exec"), {})
+
+
+def closed_by_us() -> None:
+    os.read(9999, 1)
+
+
+@pytest.mark.parametrize(("what", "told"), [(closed_by_grpc, False), (closed_by_us, True)])
+def test_what_falls_unseen_is_told_unless_it_is_grpcs_own_goodbye(
+    caplog: pytest.LogCaptureFixture, what: Callable[[], None], told: bool
+) -> None:
+    loop = LoopThread("test")
+    loop.soon(what)
+    assert loop.run(give(7), timeout_s=5) == 7
+    loop.close()
+    assert ("Bad file descriptor" in caplog.text) is told

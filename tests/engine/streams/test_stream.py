@@ -23,6 +23,7 @@ from splitlearn.wire import frames, tensors
 from splitlearn.wire.ids import IdBatch, pack
 from splitlearn.wire.messages import Ask, Empty, Enlist, Ids, Meta, Report, Round, Shard
 from splitlearn.wire.tensors import Part
+from tests.rig import POLICIES
 from tests.streaming import DIGEST, HUB, VOCABULARY, Digester, Hall, Numbers, terms
 
 
@@ -213,7 +214,7 @@ def test_another_vocabulary_is_refused_at_both_ends(hall: Hall) -> None:
 
 
 def test_a_quota_is_the_policys_and_ends_the_stream_that_reached_it(hall: Hall) -> None:
-    policy = load(Path(__file__).parents[2] / "parties" / "policies" / "discriminator.toml")
+    policy = load(POLICIES / "discriminator.toml")
     tight = msgspec.structs.replace(
         policy,
         rules=tuple(
