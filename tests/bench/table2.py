@@ -1,8 +1,8 @@
 """The source's table of codecs on AB-Net: forward by eight codecs, backward by two; bytes, time, BLEU.
 
 As tests/bench/translation.py, with fewer steps: sixteen runs, each of two processes over the emulated link.
-After them come their seconds a step: the median over ROUNDS short runs of each, interleaved, so that all of
-them meet the same machine. SVD writes its factors in float16. Writes out/bench/table2.json after every run,
+After them come their seconds a step, of a short run of each, one right after the other, which wants an idle
+machine. SVD writes its factors in float16. Writes out/bench/table2.json after every run,
 goes on from there when started again with the same number of steps, draws table2.svg and prints the table.
 Run as `python -m tests.bench.table2`; about an hour. STEPS changes the length of each run.
 """
@@ -26,7 +26,6 @@ RUNS = {f"{f}-{b}".replace(".", ""): (f, b) for f in FORWARD for b in BACKWARD}
 SIZE = Size(steps=int(os.environ.get("STEPS", "100")), held_out=1_014)
 # Runs that only time a step.
 SHORT = Size(steps=10, held_out=48)
-ROUNDS = 2
 
 
 def main() -> None:
@@ -67,16 +66,15 @@ def train(out: Path, result: dict[str, Any]) -> None:
 
 
 def step_times() -> dict[str, float]:
-    """Of every run the seconds a step, each the median of a short run's."""
-    taken: dict[str, list[float]] = {run: [] for run in RUNS}
-    for _ in range(ROUNDS):
-        with tempfile.TemporaryDirectory(prefix="splitlearn-bench-") as name:
-            out = Path(name) / "run"
-            ports = arranged(out, size=SHORT, runs=RUNS)
-            for run in RUNS:
-                across(out, run, ports=ports)
-                taken[run].append(metrics_of(out, run).step_s)
-    return {run: statistics.median(seconds) for run, seconds in taken.items()}
+    """Of every run the seconds a step, the median of a short run's."""
+    taken: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="splitlearn-bench-") as name:
+        out = Path(name) / "run"
+        ports = arranged(out, size=SHORT, runs=RUNS)
+        for run in RUNS:
+            across(out, run, ports=ports)
+            taken[run] = metrics_of(out, run).step_s
+    return taken
 
 
 def save(result: dict[str, Any]) -> None:
