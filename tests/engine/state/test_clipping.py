@@ -144,7 +144,7 @@ def test_a_trunk_whose_gradient_is_not_finite_ends_the_run_at_both_parties(
 ) -> None:
     """The gate refuses such rows, so it takes a gradient that only the trunk's weights have."""
     model = tiny_model("bert")
-    run = trusted_run(model, cut=Cut(1, 3), total=3, clip_norm=1.0, deadline_s=8)
+    run = trusted_run(model, cut=Cut(1, 3), total=3, clip_norm=1.0, deadline_s=3)
     ours, theirs = pair()
     thread = ComputeThread(compute_party(tmp_path), theirs)
     engine = trusted_engine(run, trusted_party(tmp_path), ours)
@@ -158,7 +158,8 @@ def test_a_trunk_whose_gradient_is_not_finite_ends_the_run_at_both_parties(
         return measured(parameters)
 
     monkeypatch.setattr(clipping, "square_of", spoilt)
-    with pytest.raises(ChannelError, match="norm of step"):
+    # Whether its last input gradient still left, beside the sums, before it gave up is a matter of luck.
+    with pytest.raises(ChannelError, match=r"awaited (norm|input_gradient) of step 0"):
         engine.train(lambda step: batches(model, step))
     thread.join(20)
     assert isinstance(thread.error, PeerError)
