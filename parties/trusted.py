@@ -76,7 +76,7 @@ def train(
 
         console.print("reading data and model", markup=False)
         prepared = prepare(manifest)
-        watch = asked_for(manifest, prepared.data)
+        watch = asked_for(manifest, prepared.data.held_out, prepared.data.evaluation)
         if (told := outlook(manifest)) is not None:
             console.print(told, markup=False)
         total = prepared.data.steps.total

@@ -24,6 +24,9 @@ T = TypeVar("T")
 _CANCEL_S = 2.0
 _CLOSE_S = 5.0
 
+# Where gRPC reads what wakes a loop.
+_GRPC_WAKES_IN = "aio/completion_queue.pyx.pxi"
+
 
 class LoopThread:
     """Runs coroutines for other threads. `close` cancels what still runs and joins the thread."""
@@ -99,6 +102,3 @@ def _told(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if frames and frames[-1].filename.endswith(_GRPC_WAKES_IN):
             return
     loop.default_exception_handler(context)
-
-
-_GRPC_WAKES_IN = "aio/completion_queue.pyx.pxi"

@@ -30,7 +30,7 @@ from splitlearn.engine.payloads.crossing import above_of, memory_of, take_apart
 from splitlearn.engine.payloads.kept import Kept
 from splitlearn.engine.payloads.weights import load_kept, shards
 from splitlearn.engine.state.checkpoints import Checkpoints
-from splitlearn.engine.state.clipping import scale, tell_norm
+from splitlearn.engine.state.clipping import norm_of, scale
 from splitlearn.engine.state.device import CPU, Device
 from splitlearn.engine.state.seeds import seeded
 from splitlearn.errors import WireError
@@ -211,7 +211,7 @@ class ComputeEngine:
             self._give_back(talk, loaded, entered, meta, reply_to=frame.seq)
         if at.micro_batch == at.micro_batches - 1:
             if loaded.offer.detail.clips:  # the step waits for the factor
-                tell_norm(talk, loaded.stepper, step=at.step)
+                talk.say(Kind.NORM, norm_of(loaded.stepper, step=at.step, peer=talk.channel.peer))
             else:
                 self._step(loaded, at.step)
 

@@ -8,28 +8,35 @@ are shared out, and the unsplit loop has the split run's factor to the bit.
 import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import nn
 
 from splitlearn.engine.state.optimiser import Stepper
 from splitlearn.errors import ManifestError, PeerError
-from splitlearn.roles import Kind
 from splitlearn.wire.messages import Norm
 
-if TYPE_CHECKING:
-    from splitlearn.engine.conversation.talk import Talk
-    from splitlearn.engine.trusted.line import Line
-
-__all__ = ["clip", "factor_of", "pieces", "scale", "square_of", "tell_norm"]
+__all__ = ["Elsewhere", "clip", "factor_of", "norm_of", "pieces", "scale", "square_of"]
 
 # As torch's: a gradient of length zero is not divided by.
 _EPSILON = 1e-6
 
 
-def clip(stepper: Stepper, *, limit: float, step: int, lines: "Sequence[Line]" = ()) -> float:
-    """Scale the gradients of `stepper`, and those at the other end of `lines`, to a norm of at most `limit`.
+class Elsewhere(Protocol):
+    """Gradients that another party holds."""
+
+    def square(self) -> Fraction:
+        """Their squared norm."""
+        ...
+
+    def scale(self, step: int, factor: float) -> None:
+        """Have them multiplied, and stepped with."""
+        ...
+
+
+def clip(stepper: Stepper, *, limit: float, step: int, others: Sequence[Elsewhere] = ()) -> float:
+    """Scale the gradients of `stepper` and those elsewhere to a norm of at most `limit`.
 
     The norm that they had together. ManifestError where a gradient of ours is not finite.
     """
@@ -39,23 +46,23 @@ def clip(stepper: Stepper, *, limit: float, step: int, lines: "Sequence[Line]" =
             f"the gradient of step {step} is not finite, so it has no norm to clip by; training has "
             "come apart: lower optimiser.learning_rate, or begin anew from other weights"
         )
-    square = sum((line.square() for line in lines), own)
+    square = sum((other.square() for other in others), own)
     factor = factor_of(square, limit=limit)
-    for line in lines:
-        line.scale(step, factor)
+    for other in others:
+        other.scale(step, factor)
     scale(stepper.parameters, factor)
     return math.sqrt(square)
 
 
-def tell_norm(talk: "Talk", stepper: Stepper, *, step: int) -> None:
-    """The compute party's part at the end of a step, before the factor comes; PeerError as above."""
+def norm_of(stepper: Stepper, *, step: int, peer: str) -> Norm:
+    """What a compute party says at the end of a step, before the factor comes; PeerError as above."""
     square = square_of(stepper.parameters)
     if square is None:
         raise PeerError(
             f"the gradient of step {step} by the trunk's weights is not finite, so it has no norm to clip "
-            f"by; training has come apart: {talk.channel.peer} has to lower optimiser.learning_rate"
+            f"by; training has come apart: {peer} has to lower optimiser.learning_rate"
         )
-    talk.say(Kind.NORM, Norm(step, pieces(square)))
+    return Norm(step, pieces(square))
 
 
 def square_of(parameters: Iterable[nn.Parameter]) -> Fraction | None:

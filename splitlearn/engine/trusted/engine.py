@@ -338,7 +338,7 @@ class TrustedEngine:
         if run.clip_norm is None:
             return None
         lines = self._lines if run.offer.trains_trunk else []
-        return clip(self._stepper, limit=run.clip_norm, step=step, lines=lines)
+        return clip(self._stepper, limit=run.clip_norm, step=step, others=lines)
 
     def _backward(self, loss: Tensor, output: ModelOutput, batch: Batch, *, items: int) -> None:
         if self.run.noise is None:

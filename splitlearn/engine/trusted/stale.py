@@ -8,7 +8,7 @@ uses. The order of all sums is the schedule's; no number depends on the link.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,14 +19,12 @@ from splitlearn.engine.state.optimiser import Stepper
 from splitlearn.engine.state.versions import Versions, staleness_of
 from splitlearn.engine.trusted.line import Line
 from splitlearn.engine.trusted.passage import Passage
+from splitlearn.engine.trusted.run import TrustedRun
 from splitlearn.pipeline import Action, Op
 from splitlearn.pipeline.stretch import interleaved, until_drained
 from splitlearn.session import MAX_UNSETTLED
 from splitlearn.tasks.batches import Batch
 from splitlearn.wire.messages import StepTensor
-
-if TYPE_CHECKING:
-    from splitlearn.engine.trusted.run import TrustedRun
 
 __all__ = ["Stretch"]
 
@@ -56,7 +54,7 @@ class Stretch:
     once it is applied; its seconds and bytes are those since the step before was.
     """
 
-    run: "TrustedRun"
+    run: TrustedRun
     line: Line
     stepper: Stepper
     bottom: Callable[[Batch, StepTensor], Passage]

@@ -1,16 +1,12 @@
 """Evaluation during training, and when it says that the run has learnt enough."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from splitlearn.manifest import Job
-from splitlearn.tasks import Scorer
+from splitlearn.tasks import Encoded, Scorer
 from splitlearn.tasks.batches import Batch
-
-if TYPE_CHECKING:
-    from splitlearn.engine.job.examples import Data
 
 __all__ = ["Watch", "asked_for"]
 
@@ -38,7 +34,7 @@ class Watch:
         self.found: list[tuple[int, dict[str, float]]] = []
         self._every, self._score, self._patience = every, score, patience
         self._keeps = keeps
-        self._best = min if lower else max
+        self._choose = min if lower else max
 
     def due(self, done: int) -> bool:
         """Whether to evaluate after so many steps."""
@@ -69,7 +65,7 @@ class Watch:
 
     def _at_best(self) -> int:
         values = [_first(scores) for _, scores in self.found]
-        return values.index(self._best(values))
+        return values.index(self._choose(values))
 
     def state(self) -> list[list[object]]:
         """For a checkpoint, as JSON takes it."""
@@ -85,9 +81,9 @@ def _first(scores: Mapping[str, float]) -> float:
     return next(iter(scores.values()))
 
 
-def asked_for(job: Job, data: "Data") -> Watch | None:
-    """The scores during training that the job asks for; None where it does not."""
-    schedule, held_out = job.schedule, data.held_out
+def asked_for(job: Job, held_out: Encoded | None, batches: Sequence[Batch]) -> Watch | None:
+    """The scores during training that the job asks for, of its held-out data; None where it does not."""
+    schedule = job.schedule
     if schedule.evaluate_every is None or held_out is None:
         return None
 
@@ -98,7 +94,7 @@ def asked_for(job: Job, data: "Data") -> Watch | None:
         return scorer.result()
 
     return Watch(
-        data.evaluation,
+        batches,
         every=schedule.evaluate_every,
         score=score,
         patience=schedule.patience,

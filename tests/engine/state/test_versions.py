@@ -4,13 +4,17 @@ import copy
 import gc
 import weakref
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
 
 from splitlearn.engine.state.optimiser import Stepper, build_stepper
-from splitlearn.engine.state.versions import Versions
+from splitlearn.engine.state.versions import Versions, staleness_of
+from splitlearn.split.cut import Cut
 from splitlearn.wire.messages import OptimiserSpec, ScheduleSpec
+from tests.rig import trusted_run
+from tests.tiny import tiny_model
 
 ADAMW = OptimiserSpec("adamw", 0.1, 0.1, 0.9, 0.999, 1e-8)
 
@@ -153,3 +157,9 @@ def test_without_staleness_the_module_is_used_as_it_is() -> None:
     loss(other, 0).backward()
     other_stepper.step()
     assert torch.equal(module.first.weight, other.first.weight)
+
+
+def test_what_is_frozen_at_both_cuts_is_never_stale() -> None:
+    offer = trusted_run(tiny_model("bert"), cut=Cut(1, 3), total=2, staleness=2).offer
+    assert staleness_of(offer) == 2
+    assert staleness_of(msgspec.structs.replace(offer, mode="features")) == 0

@@ -18,7 +18,7 @@ from splitlearn.channel.memory import MemoryChannel
 from splitlearn.codecs.base import to_part
 from splitlearn.engine.conversation import talk
 from splitlearn.engine.events import Began, Event, RolledBack, StepDone
-from splitlearn.engine.state.versions import Versions, staleness_of
+from splitlearn.engine.state.versions import Versions
 from splitlearn.engine.trusted.run import TrustedRun
 from splitlearn.errors import SessionError
 from splitlearn.roles import Kind
@@ -189,12 +189,6 @@ def test_no_party_holds_more_versions_than_agreed_on(
     monkeypatch.setattr(Versions, "update", watched)
     run_in_memory(tmp_path, made(total=9, every=9), steps=batches)
     assert list(most.values()) == [3, 3]
-
-
-def test_what_is_frozen_at_both_cuts_is_never_stale() -> None:
-    offer = made().offer
-    assert staleness_of(offer) == 2
-    assert staleness_of(msgspec.structs.replace(offer, mode="features")) == 0
 
 
 @dataclass
