@@ -35,6 +35,7 @@ from splitlearn.policy import Policy
 from splitlearn.roles import Kind, Role
 from splitlearn.session import Session
 from splitlearn.split.anatomy import layers_of
+from splitlearn.split.lookup import look_up_by_rows
 from splitlearn.split.rows import mask_of
 from splitlearn.tasks import Batch, batch
 from splitlearn.wire.messages import (
@@ -112,6 +113,7 @@ def measure_speeds(
     layer: the one whose input `codecs` are tried on, those in a basis only where there is a `basis`.
     tokens, padded: of an example.
     """
+    look_up_by_rows(model)
     layers = layers_of(model)
     within = [weight for layer_ in layers for weight in layer_.parameters()]
     inside = {id(weight) for weight in within}

@@ -49,6 +49,7 @@ from splitlearn.engine.trusted.watching import Watch
 from splitlearn.pipeline import Op
 from splitlearn.roles import Kind
 from splitlearn.split.freeze import set_training
+from splitlearn.split.lookup import look_up_by_rows
 from splitlearn.tasks.batches import Batch
 from splitlearn.tasks.score import told
 
@@ -72,6 +73,7 @@ class TrustedEngine:
         """peers: one for each of `run.hops`, in that order."""
         check_clipping(run)
         run.local.to(run.device.at)  # type: ignore[arg-type]
+        look_up_by_rows(run.local)
         self.run, self._checkpoints, self._observe = run, checkpoints, observe
         self._stepper = build_stepper(
             run.local.parameters(), optimiser=run.offer.optimiser, schedule=run.offer.schedule
