@@ -39,10 +39,7 @@ class LoopThread:
 
     def run(self, work: Coroutine[object, object, T], *, timeout_s: float) -> T:
         """Run `work` there and wait for it here. ChannelError if it takes longer, or if closed."""
-        if self._loop.is_closed():
-            work.close()
-            raise ChannelError("the channel is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self._begin(work)
         try:
             return future.result(timeout_s)
         except concurrent.futures.TimeoutError:
@@ -54,20 +51,30 @@ class LoopThread:
     def start(
         self, work: Coroutine[object, object, None], *, on_failure: Callable[[BaseException], None]
     ) -> None:
-        """Run `work` there and don't wait; `on_failure` is called there if it raises."""
+        """Run `work` there and don't wait; `on_failure` is called there if it raises.
+
+        ChannelError if closed.
+        """
 
         def done(future: concurrent.futures.Future[None]) -> None:
             error = None if future.cancelled() else future.exception()
             if error is not None:
                 on_failure(error)
 
-        asyncio.run_coroutine_threadsafe(work, self._loop).add_done_callback(done)
+        self._begin(work).add_done_callback(done)
 
     def soon(self, call: Callable[[], object]) -> None:
         """Make `call` there as soon as the loop gets to it; nothing once the loop is closed."""
         # The only RuntimeError that there is: the loop is closed.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)
+
+    def _begin(self, work: Coroutine[object, object, T]) -> "concurrent.futures.Future[T]":
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # another thread may close the loop at any moment
+            work.close()
+            raise ChannelError("the channel is closed") from None
 
     def close(self) -> None:
         """Cancel what runs, end the loop, join the thread. Bounded; may be called twice."""

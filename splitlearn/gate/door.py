@@ -68,7 +68,10 @@ class Order(Protocol):
 
 
 class Gate:
-    """The door of one party towards one peer, for one conversation. Used from one thread at a time."""
+    """The door of one party towards one peer, for one conversation.
+
+    Messages pass one at a time, whichever threads bring them; the tensors of several may be opened meanwhile.
+    """
 
     def __init__(
         self,
@@ -242,11 +245,14 @@ class Gate:
         Raises WireError where the peer sent something else, RefusedError where our policy says no.
         """
         attempt = _Attempt(frame.kind, "in")
-        with self._busy, self._door(attempt):
-            parts = self._parts_of(frame)
-            attempt.parts = tuple(PartShape.of(part) for part in parts)
-            facts = self._facts(frame.kind, "in", frame.meta, private=None)
-            rule = self._ledger.judge(_replace(facts, codec=codec.name, rows=rows, columns=width))
+        with self._door(attempt):
+            with self._busy:
+                parts = self._parts_of(frame)
+                attempt.parts = tuple(PartShape.of(part) for part in parts)
+                facts = self._facts(frame.kind, "in", frame.meta, private=None)
+                facts = _replace(facts, codec=codec.name, rows=rows, columns=width)
+                rule = self._ledger.judge(facts)
+            # Others may pass meanwhile: this is as much work as an encoder's.
             x_ND = codec.decode(parts, rows=rows, width=width)
             with self._blaming_the_peer():
                 values_ND = rows_of(x_ND)
@@ -327,11 +333,12 @@ class Gate:
             yield
         except BaseException as error:
             rule = error.rule if isinstance(error, RefusedError) else type(error).__name__
-            self._shut = f"the gate shut at {attempt.kind} {attempt.direction} ({rule})"
-            if isinstance(error, SplitLearnError) and not isinstance(error, AuditError):
-                self._account.deny(
-                    attempt.kind, direction=attempt.direction, parts=attempt.parts, rule=rule
-                )
+            with self._busy:
+                self._shut = f"the gate shut at {attempt.kind} {attempt.direction} ({rule})"
+                if isinstance(error, SplitLearnError) and not isinstance(error, AuditError):
+                    self._account.deny(
+                        attempt.kind, direction=attempt.direction, parts=attempt.parts, rule=rule
+                    )
             raise
 
     @contextmanager

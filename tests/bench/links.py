@@ -2,11 +2,15 @@
 
 MiniLM, everything training, two processes pinned to a core each, TLS, sessions, policy and log on, the
 emulated link in a third process: {10, 50, 100, 200} Mbit/s x round trips of {0, 20, 80} ms, and an
-unlimited loopback; uncompressed and with the default codecs; several numbers of micro-batches,
-interleaved. Compute is measured first, layer by layer, as `splitlearn plan` does. Writes
-out/bench/links.json with `worst_step_over_limit`, `worst_plan_error`, `worst_choice_over_best`,
-`share_of_loopback` and every cell. Run as `python -m tests.bench.links`; `--quick` for two cells. Needs
-the `demo` extra; figures mean something on an idle machine only.
+unlimited loopback; uncompressed and with the default codecs; two numbers of micro-batches. Compute is
+measured layer by layer, as `splitlearn plan` does, before and after each round of runs. A shared
+machine's speed drifts by a quarter within seconds, so one product of matrices is timed then and after each
+step: a run's limit and plan are those at the pace that the machine had in that run. Figures are medians
+over rounds. Loopback is measured in the same rounds as the link that is compared with it.
+
+Writes out/bench/links.json with `worst_step_over_limit`, `worst_plan_error`, `worst_choice_over_best`,
+`share_of_loopback` and every cell. Run as `python -m tests.bench.links`, some 25 minutes; `--quick` for
+three cells. Needs the `demo` extra; figures mean something on an idle machine only.
 """
 
 import argparse
@@ -17,59 +21,51 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 import torch
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from splitlearn import policy
-from splitlearn.channel import Channel, Listener, connect
-from splitlearn.codecs import NAMES
+from splitlearn.channel import Listener, connect
 from splitlearn.engine.compute.arriving import RunPlace
 from splitlearn.engine.compute.engine import ComputeEngine
-from splitlearn.engine.events import Event, StepDone
 from splitlearn.engine.job.measure import measure_speeds
 from splitlearn.identity import Identity
 from splitlearn.pipeline.costs import Link, Setting, cost
 from splitlearn.pipeline.simulate import simulate
 from splitlearn.pipeline.speeds import Speeds
-from splitlearn.roles import Kind, Role
-from splitlearn.split import Cut, PcaBasis
-from splitlearn.tasks import Batch
-from splitlearn.wire.messages import CodecSpec
-from tests.federation import make_identity
-from tests.rig import (
-    ADAMW,
-    POLICIES,
-    Party,
-    at,
-    compute_party,
-    trusted_engine,
-    trusted_party,
-    trusted_run,
+from splitlearn.roles import Role
+from tests.cores import (
+    BATCH,
+    CODECS,
+    CORES,
+    CUT,
+    TOKENS,
+    WAIT_S,
+    Laps,
+    load,
+    made,
+    measured,
+    pace_s,
+    pin,
 )
-from tests.tiny import real_model_folder
+from tests.federation import make_identity
+from tests.rig import ADAMW, COMPUTE, POLICIES, at, compute_party, trusted_party
 
 ROOT = Path(__file__).parent.parent.parent
 RESULT = ROOT / "out" / "bench" / "links.json"
-BATCH, TOKENS = 32, 64
-CUT = Cut(2, 5)
 PIECES = (4, 8)
+ROUNDS = 3
 # Steps of a run: as many as take so long, within bounds; the first one is not counted.
-RUN_S, STEPS = 12.0, (3, 7)
-WAIT_S = 240.0
-# Names in the result; the second is what a job has that names no codecs.
-CODECS = {
-    "uncompressed": CodecSpec("identity", "identity", "identity", "identity"),
-    "default": CodecSpec("int8+zstd", "fp16", "fp16", "fp16"),
-}
+RUN_S, STEPS = 6.0, (3, 5)
+MEASURE = "measure"
 TARGETS = {
     "worst_step_over_limit": 1.10,
     "worst_plan_error": 0.10,
@@ -90,61 +86,44 @@ class Cell:
 
 
 LOOPBACK = Cell(None, 0.0)
-CELLS = (
-    LOOPBACK,
-    *(Cell(mbit, rtt_ms) for mbit in (10.0, 50.0, 100.0, 200.0) for rtt_ms in (0.0, 20.0, 80.0)),
+# What loopback is measured beside.
+BESIDE_LOOPBACK = Cell(100.0, 20.0)
+SLOW = tuple(
+    Cell(mbit, rtt_ms) for mbit in (10.0, 50.0, 100.0, 200.0) for rtt_ms in (0.0, 20.0, 80.0)
 )
-QUICK = (LOOPBACK, Cell(50.0, 20.0), Cell(200.0, 80.0))
+GROUPS = (
+    (LOOPBACK, BESIDE_LOOPBACK),
+    *((cell,) for cell in SLOW if cell != BESIDE_LOOPBACK),
+)
+QUICK = (GROUPS[0], (Cell(200.0, 80.0),))
 
 
-@dataclass
-class Laps:
-    """Seconds from one finished step to the next, and the steps' losses."""
+@dataclass(frozen=True)
+class Lap:
+    """One round of one run: seconds of its median step, and what they are compared with."""
 
-    ends_s: list[float] = field(default_factory=list)
-    cpu_s: list[float] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, StepDone):
-            self.done(event.loss)
-
-    def done(self, loss: float) -> None:
-        """A step ended just now."""
-        self.ends_s.append(time.perf_counter())
-        self.cpu_s.append(time.process_time())
-        self.losses.append(loss)
-
-    @property
-    def medians(self) -> dict[str, float]:
-        """Wall seconds and the trusted party's processor seconds."""
-        return {
-            name: statistics.median(b - a for a, b in pairwise(times))
-            for name, times in (("step_s", self.ends_s), ("trusted_cpu_s", self.cpu_s))
-        }
+    step_s: float
+    trusted_cpu_s: float
+    plan_s: float
+    limit_s: float
+    plan_trusted_s: float
+    pace_s: float
 
 
-# Of this program before it pinned itself: what it starts inherits one core only.
-CORES = sorted(os.sched_getaffinity(0))
-
-
-def pin(core: int) -> None:
-    """This process to one core, and torch to one thread."""
-    torch.set_num_threads(1)
-    os.sched_setaffinity(0, {core})
+Key = tuple[Cell, str, int]  # a link, a choice of codecs, a number of micro-batches
 
 
 def serve(folder: Path, *, core: int, host: str = "127.0.0.1") -> None:
     """The compute party's process. Reads how many runs the next channel brings."""
     pin(core)
-    party = compute_party(folder)
+    party, model = compute_party(folder), cache(load)
     identity = Identity.load(folder / "gpuhost-compute")
     listener = Listener(f"{host}:0", identity=identity, expect_roles=frozenset({Role.TRUSTED}))
     print(listener.port, flush=True)
     run = 0
     for line in sys.stdin:
         if line.strip() == MEASURE:
-            speeds_here()
+            speeds_of(model())
             print(MEASURE, flush=True)
             continue
         channel = listener.accept(timeout_s=WAIT_S)
@@ -162,37 +141,6 @@ def serve(folder: Path, *, core: int, host: str = "127.0.0.1") -> None:
             channel.receive(timeout_s=WAIT_S)
         channel.close()
     listener.close()
-
-
-def batches(pieces: int, step: int) -> list[Batch]:
-    """Random ids of full length, in so many micro-batches."""
-    generator = torch.Generator().manual_seed(step)
-    size = BATCH // pieces
-    return [made(size, generator) for _ in range(pieces)]
-
-
-def made(size: int, generator: torch.Generator) -> Batch:
-    return Batch(
-        inputs={
-            "input_ids": torch.randint(1000, 30000, (size, TOKENS), generator=generator),
-            "attention_mask": torch.ones((size, TOKENS), dtype=torch.long),
-        },
-        labels={"labels": torch.randint(2, (size,), generator=generator)},
-        lengths=(TOKENS,) * size,
-        items=size,
-    )
-
-
-MEASURE = "measure"
-
-
-def speeds_beside(child: "subprocess.Popen[str]") -> Speeds:
-    """Speeds while the other party's core is as busy: both share caches and memory in a run, too."""
-    _in(child.stdin).write(f"{MEASURE}\n")
-    _in(child.stdin).flush()
-    speeds = speeds_here()
-    assert _out(child.stdout).readline().strip() == MEASURE
-    return speeds
 
 
 @contextlib.contextmanager
@@ -215,26 +163,38 @@ def emulated(cell: Cell, *, port: int) -> Iterator[int]:
             link.terminate()
 
 
-def load(**changes: object) -> PreTrainedModel:
-    """changes: to the model's configuration."""
-    model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
-        real_model_folder(), attn_implementation="sdpa", **changes
-    )
-    return model
-
-
-def speeds_here() -> Speeds:
-    """As `splitlearn plan` measures them."""
+def speeds_of(model: PreTrainedModel) -> Speeds:
+    """As `splitlearn plan` measures them, of the codecs that are used here."""
     generator = torch.Generator().manual_seed(0)
     return measure_speeds(
-        load(),
+        model,
         [made(size, generator) for size in (BATCH // 16, BATCH // 2)],
         layer=CUT.first,
         optimiser=ADAMW,
         policy=policy.load(POLICIES / "demo.toml"),
-        codecs=NAMES,
+        codecs=dict.fromkeys(
+            name for spec in CODECS.values() for name in msgspec.structs.astuple(spec)
+        ),
         tokens=TOKENS,
         padded=TOKENS,
+    )
+
+
+def at_pace(speeds: Speeds, factor: float) -> Speeds:
+    """The same machine when everything takes `factor` times as long."""
+
+    def slower(seconds: float | tuple[float, float]) -> float | tuple[float, float]:
+        if isinstance(seconds, tuple):
+            return seconds[0] * factor, seconds[1] * factor
+        return seconds * factor
+
+    party = {name: slower(seconds) for name, seconds in speeds.trusted.model_dump().items()}
+    codecs = {
+        name: (shrinks, error, encodes / factor, decodes / factor)
+        for name, (shrinks, error, encodes, decodes) in speeds.codecs.items()
+    }
+    return speeds.model_copy(
+        update={"trusted": speeds.trusted.model_copy(update=party), "codecs": codecs}
     )
 
 
@@ -253,8 +213,10 @@ def without_overhead(speeds: Speeds) -> Speeds:
     )
 
 
-def planned(speeds: Speeds, cell: Cell, *, codecs: CodecSpec, pieces: int) -> dict[str, float]:
+def planned(speeds: Speeds, key: Key) -> dict[str, float]:
     """The planner's step and the limit of a run."""
+    cell, kind, pieces = key
+    codecs = CODECS[kind]
     setting = Setting(
         batch=BATCH,
         first=CUT.first,
@@ -279,106 +241,132 @@ def planned(speeds: Speeds, cell: Cell, *, codecs: CodecSpec, pieces: int) -> di
     }
 
 
-def measured(
-    folder: Path,
-    party: Party,
-    channel: Channel,
-    *,
-    codecs: CodecSpec,
-    pieces: int,
-    number: int,
-    model: PreTrainedModel | None = None,
-    bases: Mapping[Kind, PcaBasis] | None = None,
-    steps: int,
-) -> Laps:
-    """One run over `channel`, of a freshly loaded model where none is given; that is changed."""
-    laps = Laps()
-    run = trusted_run(
-        model or load(),
-        cut=CUT,
-        total=steps,
-        every=steps,
-        deadline_s=WAIT_S,
-        run=f"run-{number}",
-        codec_bases=bases,
-    )
-    run = replace(run, offer=msgspec.structs.replace(run.offer, codecs=codecs))
-    engine = trusted_engine(
-        run, party, channel, observe=laps, checkpoints=folder / f"ours-{number}"
-    )
-    engine.train(lambda step: batches(pieces, step))
-    engine.finish()
-    engine.end(None)
-    return laps
+class Bench:
+    """The compute party's process, and the trusted party here."""
+
+    def __init__(self, folder: Path, child: "subprocess.Popen[str]") -> None:
+        self._folder, self._child, self._number = folder, child, 0
+        self._me = make_identity(folder, "clinic", Role.TRUSTED)
+        self._party, self._model = trusted_party(folder), load()
+        self.port = int(_out(child.stdout).readline())
+
+    def speeds(self) -> tuple[Speeds, float]:
+        """And the pace that they are of, looked at while the other party rests, as after a step.
+
+        The speeds themselves while its core is as busy: both share caches and memory in a run, too.
+        """
+        before_s = pace_s()
+        self._tell(MEASURE)
+        found = speeds_of(self._model)
+        assert _out(self._child.stdout).readline().strip() == MEASURE
+        return found, (before_s + pace_s()) / 2
+
+    def runs(self, port: int, wanted: Sequence[tuple[Key, int]]) -> dict[Key, Laps]:
+        """Several runs over one channel; steps of each."""
+        self._tell(str(len(wanted)))
+        channel = connect(
+            f"127.0.0.1:{port}",
+            identity=self._me,
+            peer=COMPUTE,
+            run="links",
+            deadline_s=WAIT_S,
+        )
+        found = {}
+        for key, steps in wanted:
+            self._number += 1
+            found[key] = measured(
+                self._folder,
+                self._party,
+                channel,
+                codecs=CODECS[key[1]],
+                pieces=key[2],
+                number=self._number,
+                steps=steps,
+                pacing=True,
+            )
+        channel.close()
+        return found
+
+    def _tell(self, line: str) -> None:
+        _in(self._child.stdin).write(f"{line}\n")
+        _in(self._child.stdin).flush()
 
 
-def measure_cells(cells: tuple[Cell, ...], *, pieces: tuple[int, ...]) -> dict[str, object]:
-    """Every run of every cell, codecs and numbers of micro-batches interleaved within a cell."""
-    rows: list[dict[str, object]] = []
+@contextlib.contextmanager
+def bench() -> Iterator[Bench]:
+    """Both parties, warm: weights have gone over."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        trusted = make_identity(folder, "clinic", Role.TRUSTED)
-        compute = make_identity(folder, "gpuhost", Role.COMPUTE)
-        command = [sys.executable, "-m", "tests.bench.links", "--serve", str(folder)]
+        make_identity(Path(name), "gpuhost", Role.COMPUTE)
+        command = [sys.executable, "-m", "tests.bench.links", "--serve", name]
         command += ["--core", str(CORES[-1])]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
         ) as child:
-            port = int(_out(child.stdout).readline())
-            party = trusted_party(folder)
-            number = 0
-            for cell in (LOOPBACK, *cells):  # the first warms up, and brings the weights over
-                warming = number == 0
-                speeds = speeds_beside(child)  # anew, for a machine's speed drifts
-                runs = [(k, m) for m in pieces for k in CODECS][: 1 if warming else None]
-                with emulated(cell, port=port) as dialled:
-                    _in(child.stdin).write(f"{len(runs)}\n")
-                    _in(child.stdin).flush()
-                    channel = connect(
-                        f"127.0.0.1:{dialled}",
-                        identity=trusted,
-                        peer=compute.name,
-                        run="links",
-                        deadline_s=WAIT_S,
-                    )
-                    for kind, m in runs:
-                        number += 1
-                        figures = planned(speeds, cell, codecs=CODECS[kind], pieces=m)
-                        found = measured(
-                            folder,
-                            party,
-                            channel,
-                            codecs=CODECS[kind],
-                            pieces=m,
-                            number=number,
-                            steps=min(max(STEPS[0], round(RUN_S / figures["plan_s"])), STEPS[1]),
-                        ).medians
-                        if warming:
-                            continue
-                        row: dict[str, object] = {
-                            **asdict(cell),
-                            "codecs": kind,
-                            "micro_batches": m,
-                        }
-                        row |= {**found, **figures}
-                        rows.append(row)
-                        print(
-                            f"{cell!s:18} {kind:12} m={m:2}: {found['step_s']:7.3f} s, plan "
-                            f"{figures['plan_s']:7.3f}, limit {figures['limit_s']:7.3f}; trusted "
-                            f"CPU {found['trusted_cpu_s']:6.3f}, plan "
-                            f"{figures['plan_trusted_s']:6.3f}",
-                            flush=True,
-                        )
-                    channel.close()
+            made = Bench(Path(name), child)
+            made.runs(made.port, [((LOOPBACK, "default", PIECES[0]), STEPS[0])])
+            yield made
             _in(child.stdin).close()
-    return {**summary(rows), "targets": TARGETS, "runs": rows}
 
 
-def summary(rows: list[dict[str, object]]) -> dict[str, object]:
+def measure_group(bench: Bench, cells: Sequence[Cell], *, rounds: int) -> dict[Key, list[Lap]]:
+    """Cells in the same rounds, all choices of codecs and numbers of micro-batches of each in turn."""
+    found: dict[Key, list[Lap]] = {}
+    with contextlib.ExitStack() as stack:
+        ports = {cell: stack.enter_context(emulated(cell, port=bench.port)) for cell in cells}
+        before = bench.speeds()
+        for _ in range(rounds):
+            laps: dict[Key, Laps] = {}
+            for cell in cells:
+                keys = [(cell, kind, m) for m in PIECES for kind in CODECS]
+                wanted = [(key, steps_of(before[0], key)) for key in keys]
+                laps |= bench.runs(ports[cell], wanted)
+            after = bench.speeds()
+            for key, each in laps.items():
+                found.setdefault(key, []).append(compared(each, key, speeds=(before, after)))
+            before = after
+    return found
+
+
+def compared(laps: Laps, key: Key, *, speeds: Sequence[tuple[Speeds, float]]) -> Lap:
+    """A run beside the means of what it would take by each of `speeds`, at the pace that it had."""
+    here_s = statistics.median(laps.paces_s)
+    figures = [planned(at_pace(found, here_s / pace), key) for found, pace in speeds]
+    mean = {name: statistics.mean(each[name] for each in figures) for name in figures[0]}
+    return Lap(**laps.medians, **mean, pace_s=here_s)
+
+
+def steps_of(speeds: Speeds, key: Key) -> int:
+    return min(max(STEPS[0], round(RUN_S / planned(speeds, key)["plan_s"])), STEPS[1])
+
+
+def row_of(key: Key, rounds: Sequence[Lap]) -> dict[str, Any]:
+    """Medians over rounds, of seconds and of ratios."""
+    (cell, kind, m), middle = key, statistics.median
+    row = {
+        **asdict(cell),
+        "codecs": kind,
+        "micro_batches": m,
+        **{name: middle(asdict(lap)[name] for lap in rounds) for name in asdict(rounds[0])},
+        "step_over_limit": middle(lap.step_s / lap.limit_s for lap in rounds),
+        "plan_over_step": middle(lap.plan_s / lap.step_s for lap in rounds),
+        "plan_over_trusted_cpu": middle(lap.plan_trusted_s / lap.trusted_cpu_s for lap in rounds),
+        "rounds": [asdict(lap) for lap in rounds],
+    }
+    print(
+        f"{cell!s:18} {kind:12} m={m:2}: {row['step_s']:6.3f} s, {row['step_over_limit']:5.3f} of "
+        f"the limit; plan {row['plan_over_step']:5.3f} of it; trusted CPU {row['trusted_cpu_s']:6.3f}"
+        f", plan {row['plan_over_trusted_cpu']:5.3f} of it",
+        flush=True,
+    )
+    return row
+
+
+def summary(found: Mapping[Key, Sequence[Lap]]) -> dict[str, Any]:
     """The worst of all cells. A cell is a link and a choice of codecs, at its fastest run."""
-    groups: dict[tuple[object, ...], list[Mapping[str, float]]] = {}
+    rows = [row_of(key, rounds) for key, rounds in found.items()]
+    groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault((row["mbit"], row["rtt_ms"], row["codecs"]), []).append(row)  # type: ignore[arg-type]
+        groups.setdefault((row["mbit"], row["rtt_ms"], row["codecs"]), []).append(row)
     cells = []
     for (mbit, rtt_ms, kind), runs in groups.items():
         best = min(runs, key=lambda row: row["step_s"])
@@ -391,32 +379,33 @@ def summary(rows: list[dict[str, object]]) -> dict[str, object]:
                 "best_micro_batches": best["micro_batches"],
                 "chosen_micro_batches": chosen["micro_batches"],
                 "step_s": best["step_s"],
-                "step_over_limit": best["step_s"] / best["limit_s"],
-                "plan_error": max(abs(row["plan_s"] / row["step_s"] - 1) for row in runs),
-                "plan_error_of_choice": abs(chosen["plan_s"] / chosen["step_s"] - 1),
+                "step_over_limit": best["step_over_limit"],
+                "plan_error": max(abs(row["plan_over_step"] - 1) for row in runs),
+                "plan_error_of_choice": abs(chosen["plan_over_step"] - 1),
                 "choice_over_best": chosen["step_s"] / best["step_s"],
             }
         )
-    loopback = [c["step_s"] for c in cells if c["mbit"] is None and c["codecs"] == "default"]
-    link = [
-        c["step_s"]
-        for c in cells
-        if (c["mbit"], c["rtt_ms"], c["codecs"]) == (100.0, 20.0, "default")
-    ]
-    slow = [c for c in cells if c["mbit"] is not None]
+    slow = [cell for cell in cells if cell["mbit"] is not None]
+    worst = ("step_over_limit", "plan_error", "plan_error_of_choice", "choice_over_best")
     return {
-        "worst_step_over_limit": max(c["step_over_limit"] for c in slow),  # type: ignore[type-var]
-        "worst_plan_error": max(c["plan_error"] for c in slow),  # type: ignore[type-var]
-        "worst_plan_error_of_choice": max(c["plan_error_of_choice"] for c in slow),  # type: ignore[type-var]
-        "worst_choice_over_best": max(c["choice_over_best"] for c in slow),  # type: ignore[type-var]
-        "share_of_loopback": loopback[0] / link[0] if loopback and link else None,  # type: ignore[operator]
+        **{f"worst_{name}": max(cell[name] for cell in slow) for name in worst},
+        "share_of_loopback": share_of_loopback(found),
         # Processor time does not depend on what else the machine does.
-        "worst_cpu_error": max(
-            abs(row["plan_trusted_s"] / row["trusted_cpu_s"] - 1)  # type: ignore[operator]
-            for row in rows
-        ),
+        "worst_cpu_error": max(abs(row["plan_over_trusted_cpu"] - 1) for row in rows),
         "cells": cells,
+        "runs": rows,
     }
+
+
+def share_of_loopback(found: Mapping[Key, Sequence[Lap]]) -> float:
+    """Of its samples a second, round by round; each at its faster number of micro-batches."""
+
+    def fastest(cell: Cell) -> list[float]:
+        runs = [[lap.step_s for lap in found[cell, "default", m]] for m in PIECES]
+        return [min(each) for each in zip(*runs, strict=True)]
+
+    pairs = zip(fastest(LOOPBACK), fastest(BESIDE_LOOPBACK), strict=True)
+    return statistics.median(free / linked for free, linked in pairs)
 
 
 def _out(stream: IO[str] | None) -> IO[str]:
@@ -441,12 +430,15 @@ def main() -> None:
         return
     pin(CORES[0])
     torch.manual_seed(0)
-    found = measure_cells(
-        QUICK if arguments.quick else CELLS, pieces=(4, 8) if arguments.quick else PIECES
-    )
+    found: dict[Key, list[Lap]] = {}
+    with bench() as made_ready:
+        for cells in QUICK if arguments.quick else GROUPS:
+            found |= measure_group(made_ready, cells, rounds=ROUNDS)
+            print(f"{', '.join(map(str, cells))} measured", file=sys.stderr, flush=True)
+    result = {**summary(found), "targets": TARGETS}
     RESULT.parent.mkdir(parents=True, exist_ok=True)
-    RESULT.write_text(json.dumps(found, indent=2) + "\n")
-    worst = {key: found[key] for key in TARGETS}
+    RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    worst = {key: result[key] for key in TARGETS}
     print(json.dumps(worst, indent=2))
 
 

@@ -28,10 +28,9 @@ from splitlearn.engine.trusted.run import IN_FLIGHT
 from splitlearn.identity import Identity
 from splitlearn.roles import Role
 from splitlearn.tasks import Batch
-from tests import netns
-from tests.bench import links
-from tests.bench.links import CORES, CUT, pin
+from tests import cores, netns
 from tests.bench.pipelining import Child
+from tests.cores import CORES, CUT, pin
 from tests.federation import make_identity
 from tests.rig import COMPUTE, trusted_engine, trusted_party, trusted_run
 
@@ -65,9 +64,9 @@ def train(folder: Path, *, dial: str, run: Run) -> None:
         identity=Identity.load(folder / "clinic-trusted"),
         peer=COMPUTE,
         run="memory",
-        deadline_s=links.WAIT_S,
+        deadline_s=cores.WAIT_S,
     )
-    settings = trusted_run(links.load(), cut=CUT, total=STEPS, every=STEPS, deadline_s=links.WAIT_S)
+    settings = trusted_run(cores.load(), cut=CUT, total=STEPS, every=STEPS, deadline_s=cores.WAIT_S)
     settings = replace(settings, in_flight=run.in_flight, order=run.order)
     engine = trusted_engine(settings, trusted_party(folder), channel)
     engine.train(lambda step: batches(run.micro_batches, step))
@@ -79,7 +78,7 @@ def train(folder: Path, *, dial: str, run: Run) -> None:
 
 def batches(micro_batches: int, step: int) -> list[Batch]:
     generator = torch.Generator().manual_seed(step)
-    return [links.made(ROWS, generator) for _ in range(micro_batches)]
+    return [cores.made(ROWS, generator) for _ in range(micro_batches)]
 
 
 def measure(run: Run) -> dict[str, float]:
@@ -145,7 +144,7 @@ def main() -> None:
         and drained["trusted_mib"] / found[NARROW[0]]["trusted_mib"],
         "targets": TARGETS,
         "rows": ROWS,
-        "tokens": links.TOKENS,
+        "tokens": cores.TOKENS,
         "runs": [asdict(run) | peaks for run, peaks in found.items()],
     }
     RESULT.parent.mkdir(parents=True, exist_ok=True)

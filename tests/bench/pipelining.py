@@ -44,9 +44,8 @@ from splitlearn.manifest import needs_basis
 from splitlearn.roles import Kind, Role
 from splitlearn.split import fit_pca
 from splitlearn.wire.messages import CodecSpec, ScheduleSpec
-from tests import netns
-from tests.bench import links
-from tests.bench.links import CORES, CUT, Laps, pin
+from tests import cores, netns
+from tests.cores import CORES, CUT, Laps, pin
 from tests.federation import make_identity
 from tests.netns import Place
 from tests.rig import ADAMW, COMPUTE, trusted_party
@@ -59,7 +58,7 @@ STEPS = 4
 ROUNDS = 3
 MBIT = (50.0, 100.0)
 CODECS = {
-    **links.CODECS,
+    **cores.CODECS,
     "transform": CodecSpec(
         "pca-transform-e0.2", "pca-transform-e0.2", "transform-e0.1", "transform-e0.1"
     ),
@@ -89,7 +88,7 @@ QUICK = Extent(3, 1, ("ours uncompressed", "torch dualpipe-v", "ours default"))
 def fresh() -> PreTrainedModel:
     """The same model at every call."""
     torch.manual_seed(0)
-    return links.load(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return cores.load(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
 def schedule(steps: int) -> ScheduleSpec:
@@ -100,7 +99,7 @@ def plain_losses(steps: int) -> list[float]:
     """What every uncompressed run has to come to."""
     return train_plain(
         fresh().requires_grad_(True),
-        steps=lambda step: links.batches(PIECES, step),
+        steps=lambda step: cores.batches(PIECES, step),
         optimiser=ADAMW,
         schedule=schedule(steps),
         seed=0,
@@ -121,13 +120,13 @@ def ours(folder: Path, *, dial: str) -> None:
         identity=Identity.load(folder / "clinic-trusted"),
         peer=COMPUTE,
         run="pipelining",
-        deadline_s=links.WAIT_S,
+        deadline_s=cores.WAIT_S,
     )
     party, model = trusted_party(folder), fresh()
     bases = {
         kind: fit_pca(
             model,
-            [batch.inputs for i in PUBLIC_BATCHES for batch in links.batches(PIECES, i)],
+            [batch.inputs for i in PUBLIC_BATCHES for batch in cores.batches(PIECES, i)],
             layer=layer,
             rank=model.config.hidden_size,
         )
@@ -137,7 +136,7 @@ def ours(folder: Path, *, dial: str) -> None:
     for number, line in enumerate(sys.stdin):
         name, steps = line.split()
         codecs = CODECS[name]
-        laps = links.measured(
+        laps = cores.measured(
             folder,
             party,
             channel,
@@ -168,7 +167,7 @@ def theirs(rank: int, *, dial: str) -> None:
         )
         laps = Laps()
         for step in range(int(steps)):
-            batches = links.batches(PIECES, step)
+            batches = cores.batches(PIECES, step)
             ids_BT = torch.cat([batch.inputs["input_ids"] for batch in batches])
             labels_B = torch.cat([batch.labels["labels"] for batch in batches])
             loss = pipelined.backward(ids_BT, labels_B)
@@ -365,8 +364,8 @@ def main() -> None:
         "targets": TARGETS,
         "left_out": obstacle and f"cells with a limit: {obstacle}",
         "micro_batches": PIECES,
-        "rows": links.BATCH,
-        "tokens": links.TOKENS,
+        "rows": cores.BATCH,
+        "tokens": cores.TOKENS,
         "cells": cells,
     }
     RESULT.parent.mkdir(parents=True, exist_ok=True)

@@ -66,6 +66,8 @@ def test_a_closed_loop_refuses_work_and_ignores_calls() -> None:
     loop.soon(lambda: None)
     with pytest.raises(ChannelError, match="closed"):
         loop.run(give(1), timeout_s=1)
+    with pytest.raises(ChannelError, match="closed"):
+        loop.start(stay(), on_failure=lambda _: None)
 
 
 def test_a_failure_in_the_background_is_told_to_whoever_started_it() -> None:

@@ -51,6 +51,45 @@ def test_a_table_of_many_rows_is_summed_alike() -> None:
     assert torch.equal(gradient(ours, micro_batches), gradient(plain, micro_batches))
 
 
+def test_a_step_begins_with_zeros_again() -> None:
+    first, second = torch.tensor([[1, 2, 2]]), torch.tensor([[2, 5]])
+    ours = RowEmbedding.of(nn.Embedding(ROWS, WIDTH))
+    gradient(ours, [first])
+    ours.zero_grad(set_to_none=True)
+    plain = nn.Embedding(ROWS, WIDTH)
+    assert torch.equal(gradient(ours, [second]), gradient(plain, [second]))
+    ours.zero_grad(set_to_none=False)
+    assert torch.equal(
+        gradient(ours, [first]) != 0, gradient(nn.Embedding(ROWS, WIDTH), [first]) != 0
+    )
+
+
+def test_it_adds_to_a_gradient_that_is_there() -> None:
+    ours = RowEmbedding.of(nn.Embedding(ROWS, WIDTH))
+    ours.weight.grad = torch.ones_like(ours.weight)
+    found = gradient(ours, [torch.tensor([3])])
+    assert found[4].eq(1).all()
+    assert found[3].ne(1).any()
+    ours.weight.grad = None
+    assert gradient(ours, [torch.tensor([4])])[3].eq(0).all()
+
+
+def test_a_gradient_is_of_the_weight_that_the_forward_had() -> None:
+    ours = RowEmbedding.of(nn.Embedding(ROWS, WIDTH))
+    own, others = ours.weight, [nn.Parameter(torch.randn(ROWS, WIDTH)) for _ in range(2)]
+    ids = torch.tensor([[3, 3]])
+    outputs = []
+    for weight in (*others, own):
+        ours.weight = weight
+        outputs.append(ours(ids))
+    for output in outputs:
+        output.sum().backward()
+    for weight in (*others, own):
+        assert weight.grad is not None
+        assert weight.grad.sum() == 2 * WIDTH
+    assert others[0].grad is not others[1].grad
+
+
 def test_what_does_not_train_has_no_gradient() -> None:
     ours = RowEmbedding.of(nn.Embedding(ROWS, WIDTH))
     with torch.no_grad():

@@ -170,6 +170,7 @@ class ComputeEngine:
         beside = loaded.beside
         if told is None:
             h_BTD = _tensor(talk, codec, frame, meta, width=entrance, joined=joined)
+            _open_ahead(talk, loaded, meta)
         else:
             beside, h_BTD = take_apart(_both(talk, codec, frame, meta, width=entrance), meta)
             beside = Beside(self._device.take(beside.h_BSD), beside.lengths)
@@ -206,6 +207,7 @@ class ComputeEngine:
             torch.autograd.backward([o_BTD, entered[0]], sums)
         else:
             g_BTD = _tensor(talk, codec, frame, meta, width=width, joined=joined)
+            _open_ahead(talk, loaded, meta)
             torch.autograd.backward(o_BTD, self._device.take(g_BTD))
         if loaded.offer.returns_input_gradient:
             self._give_back(talk, loaded, entered, meta, reply_to=frame.seq)
@@ -292,9 +294,39 @@ def _tensor(
     talk: Talk, codec: Codec, frame: Frame, meta: StepTensor, *, width: int, joined: bool
 ) -> Tensor:
     """The padded tensor that a frame's payload stands for; meta is the activation's."""
-    rows = sum(meta.lengths) if meta.packed else len(meta.lengths) * meta.width
-    x_ND = talk.tensor(frame, codec=codec, rows=rows, width=width)
+    x_ND = talk.tensor(frame, codec=codec, rows=_rows_of(meta), width=width)
     return unpack(x_ND, lengths=meta.lengths, width=meta.width, packed=meta.packed, joined=joined)
+
+
+def _rows_of(meta: StepTensor) -> int:
+    return sum(meta.lengths) if meta.packed else len(meta.lengths) * meta.width
+
+
+def _open_ahead(talk: Talk, loaded: Loaded, now: StepTensor) -> None:
+    """What has come of the same step is opened beside the sums that now follow.
+
+    Not of texts that are gone on with, nor where more than one peer or step is under way: what is admitted
+    early there may be answered late.
+    """
+    alone = loaded.bridges is None and not loaded.offer.schedule.staleness
+    if not (talk.overlap and alone) or loaded.trunk.crossed or now.phase == "generate":
+        return
+
+    def ours(frame: Frame) -> bool:
+        meta = frame.meta
+        if not isinstance(meta, StepTensor) or (meta.step, meta.phase) != (now.step, now.phase):
+            return False
+        # A gradient is legal from when its output went out.
+        return frame.kind is Kind.ACTIVATION or (meta.step, meta.micro_batch) in loaded.graphs
+
+    for frame in talk.take_in(ours):
+        meta = _step_of(frame)
+        width = cut_of(loaded.offer.cut).entrance(loaded.trunk.config.hidden_size)
+        if frame.kind is not Kind.ACTIVATION:
+            _, o_BTD, meta = loaded.graphs[meta.step, meta.micro_batch]
+            width = o_BTD.shape[2]
+        codec = loaded.codec(frame.kind, meta, samples=None)
+        talk.open_soon(frame, codec=codec, rows=_rows_of(meta), width=width)
 
 
 def _both(talk: Talk, codec: Codec, frame: Frame, meta: StepTensor, *, width: int) -> Tensor:

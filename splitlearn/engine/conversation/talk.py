@@ -1,14 +1,15 @@
 """What a party says and hears: session, gate and channel of one peer in one pair of hands.
 
 Every send passes the gate and every receive the session; a wait that ends says for whom, at which
-step and for which message it waited. Tensors are encoded and sent beside the engine's thread, if it
-asks so.
+step and for which message it waited. Tensors are encoded and sent beside the engine's thread, and those
+that have come are opened beside it, if it asks so.
 """
 
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -54,8 +55,8 @@ _MOST_AHEAD = 64
 class Talk:
     """One conversation with one peer. Deadlines are seconds. One thread hears; several may speak.
 
-    overlap: whether `say_soon` uses another thread. What comes meanwhile may then stand before it in the
-    log, or after it: the log's order is one of several, each of which is what happened.
+    overlap: whether `say_soon` and `open_soon` use other threads. What comes meanwhile may then stand
+    before what is said in the log, or after it: its order is one of several, each of which is what happened.
     sent, received: bytes of whole frames by kind, as logged. errors: what codecs lost of what was sent,
     by kind: the sum over all messages, and how many. restarted: whether the peer came back as a new
     process, which ends the conversation. meanwhile: called now and then where we wait for the peer.
@@ -76,8 +77,12 @@ class Talk:
         self._courier = Courier(f"courier to {self.channel.peer}")
         # A message's number is given at the gate: none may come between it and the channel.
         self._speaking = threading.Lock()
-        # What has come and was not heard yet.
+        # What has come and was not heard yet: as it came, and after the gate admitted it.
         self._ahead: deque[Frame] = deque()
+        self._admitted: deque[Frame] = deque()
+        # Tensors that are being opened, by their messages' numbers.
+        self._opener = ThreadPoolExecutor(1, thread_name_prefix=f"opener of {self.channel.peer}")
+        self._opening: dict[int, Future[Tensor]] = {}
         self._settled_s = 0.0
         # On one core the other thread would cost 4% of a step and save nothing.
         self.overlap = self.overlap and several_cores()
@@ -181,6 +186,9 @@ class Talk:
 
     def hear(self, *awaited: Kind) -> Frame:
         """The next frame; `awaited` is only for the error message if none comes in time."""
+        if self._admitted:
+            self._courier.check()
+            return self._admitted.popleft()
         try:
             frame = self._receive()
         except (PeerRestarted, BridgeLost):
@@ -193,6 +201,8 @@ class Talk:
 
     def hear_now(self) -> Frame | None:
         """The next frame, if one has come; does not wait."""
+        if self._admitted:
+            return self._admitted.popleft()
         try:
             frame = self._now()
         except PeerRestarted:
@@ -202,6 +212,25 @@ class Talk:
             return None
         self.admit(frame)
         return frame
+
+    def take_in(self, wanted: Callable[[Frame], bool]) -> Iterator[Frame]:
+        """Admit what has come, as long as `wanted` says so of each; it is heard later, in the same order.
+
+        Raises PeerRestarted, and what `hear` raises for what the peer did wrong.
+        """
+        while len(self._admitted) < _MOST_AHEAD:
+            try:
+                frame = self._now()
+            except PeerRestarted:
+                raise
+            except ChannelError:  # no more
+                return
+            if not wanted(frame):
+                self._ahead.appendleft(frame)
+                return
+            self.admit(frame)
+            self._admitted.append(frame)
+            yield frame
 
     def look(self) -> None:
         """Take in what has come, to be heard later. Raises PeerRestarted, or what the peer did wrong."""
@@ -259,7 +288,19 @@ class Talk:
 
     def tensor(self, frame: Frame, *, codec: Codec, rows: int, width: int) -> Tensor:
         """The rows (rows, width) in an admitted frame."""
+        begun = self._opening.pop(frame.seq, None)
+        if begun is not None:
+            return begun.result()
         return self.gate.open_tensor(frame, codec=codec, rows=rows, width=width)
+
+    def open_soon(self, frame: Frame, *, codec: Codec, rows: int, width: int) -> None:
+        """Begin to open an admitted frame in another thread. `tensor` of it, which is owed, waits for that
+        and raises what went wrong.
+        """
+        if self.overlap:
+            self._opening[frame.seq] = self._opener.submit(
+                self.gate.open_tensor, frame, codec=codec, rows=rows, width=width
+            )
 
     def ids(self, frame: Frame) -> IdBatch:
         """The batch in an admitted frame."""
@@ -276,6 +317,7 @@ class Talk:
     def end(self, error: BaseException | None) -> None:
         """Close the gate's account of this conversation; `error` is what ended it, if anything did."""
         self._courier.close()
+        self._opener.shutdown(cancel_futures=True)
         with suppress(AuditError):  # a dead log has already stopped the run, with a better sentence
             self.gate.close(outcome=_outcome(error))
 

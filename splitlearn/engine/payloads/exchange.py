@@ -48,6 +48,8 @@ class Exchange:
         # Pseudonyms of the examples of activations that are not answered yet.
         self._named: dict[tuple[int, int], tuple[bytes, ...]] = {}
         self._early: dict[tuple[Kind, int, int], Frame] = {}
+        # What is under way of the newest step, by step and micro-batch.
+        self._sent: dict[tuple[int, int], tuple[Batch, StepTensor]] = {}
 
     def place(self, batch: Batch, i: int, of: int, *, phase: Phase, step: int) -> StepTensor:
         """Where micro-batch `i` of `of` stands in the run, and what its peer needs to rebuild masks."""
@@ -65,6 +67,8 @@ class Exchange:
     def send(self, kind: Kind, h_BTD: Tensor, batch: Batch, place: StepTensor) -> None:
         """Pass a padded tensor through the gate, soon; nobody may change it any more."""
         noise, codec = self._noise, self._codec(kind, batch, place)
+        if kind is Kind.ACTIVATION:
+            self._note(batch, place)
         x_BTD = h_BTD.detach()  # whoever waits to be sent holds no graph
         self._talk.say_soon(
             kind,
@@ -88,6 +92,7 @@ class Exchange:
             width=self._widths[kind],
         )
         self._coders.keep(codec)
+        self._open_ahead()
         return unpack(
             x_ND,
             lengths=batch.lengths,
@@ -99,6 +104,33 @@ class Exchange:
     def rows(self, batch: Batch, place: StepTensor) -> int:
         """Rows of an activation that travel."""
         return rows_in(batch, place)
+
+    def _note(self, batch: Batch, place: StepTensor) -> None:
+        if any((p.step, p.phase) != (place.step, place.phase) for _, p in self._sent.values()):
+            self._sent.clear()
+        self._sent[place.step, place.micro_batch] = batch, place
+
+    def _open_ahead(self) -> None:
+        """Answers that have come are opened beside the sums that now follow."""
+        if not self._talk.overlap or self._namer is not None:
+            return
+
+        def ours(frame: Frame) -> bool:
+            meta = frame.meta
+            if not isinstance(meta, StepTensor) or frame.kind not in self._widths:
+                return False
+            _, place = self._sent.get((meta.step, meta.micro_batch), (None, None))
+            return place is not None and place.phase == meta.phase
+
+        for frame in self._talk.take_in(ours):
+            assert isinstance(frame.meta, StepTensor)
+            batch, place = self._sent[frame.meta.step, frame.meta.micro_batch]
+            self._talk.open_soon(
+                frame,
+                codec=self._codec(frame.kind, batch, place),
+                rows=rows_in(batch, place),
+                width=self._widths[frame.kind],
+            )
 
     def _awaited(self, kind: Kind, place: StepTensor) -> Frame:
         """The answer for one micro-batch; answers to others that come before it are kept."""

@@ -70,6 +70,7 @@ class Polite(Around):
     """
 
     owed: int = 0
+    held: frames.Frame | None = None
 
     def __post_init__(self) -> None:
         self.answered = threading.Semaphore(0)
@@ -80,9 +81,15 @@ class Polite(Around):
             self.answered.release()
 
     def receive(self, *, timeout_s: float) -> frames.Frame:
-        frame = self.inner.receive(timeout_s=timeout_s)
+        frame, self.held = self.held or self.inner.receive(timeout_s=timeout_s), None
         while frame.kind is not Kind.ACTIVATION and self.owed:
-            self.owed = self.owed - 1 if self.answered.acquire(timeout=1) else 0
+            if self.answered.acquire(timeout=1 if timeout_s else 0):
+                self.owed -= 1
+            elif timeout_s:
+                self.owed = 0
+            else:
+                self.held = frame
+                raise ChannelError("what has come waits for an answer")
         self.owed += frame.kind in {Kind.ACTIVATION, Kind.GRADIENT}
         return frame
 

@@ -1,8 +1,10 @@
 """One party's mouth and ears over a memory channel, through real gates, sessions and logs."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,11 +16,12 @@ from splitlearn.channel.memory import MemoryChannel
 from splitlearn.codecs import build
 from splitlearn.codecs.base import to_part
 from splitlearn.engine.conversation.talk import Talk
-from splitlearn.errors import ChannelError, PeerError, RefusedError, SessionError
+from splitlearn.errors import ChannelError, PeerError, RefusedError, SessionError, WireError
 from splitlearn.gate import Private
 from splitlearn.roles import Kind, Role
 from splitlearn.session import Session
 from splitlearn.split.cut import Cut
+from splitlearn.wire.frames import Frame
 from splitlearn.wire.messages import Accept, Empty, Offer, Resume, Shard, StepTensor
 from tests.rig import Party, compute_party, trusted_party, trusted_run
 from tests.tiny import tiny_model
@@ -244,6 +247,73 @@ def test_nothing_of_an_ended_conversation_is_sent(make: Callable[..., Two]) -> N
     assert Kind.ACTIVATION not in two.clinic.sent
     with pytest.raises(PeerRestarted):
         soon(two, torch.rand(3, 32))
+
+
+def place_of(frame: Frame) -> int:
+    assert isinstance(frame.meta, StepTensor)
+    return frame.meta.micro_batch
+
+
+def test_what_is_taken_in_is_admitted_at_once_heard_in_order_and_opened_elsewhere(
+    make: Callable[..., Two], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = opened(make)
+    two.gpuhost.overlap = True  # also on one core
+    rows = [torch.rand(3, 32) for _ in range(2)]
+    for i in (0, 1):
+        soon(two, rows[i], i=i)
+    two.clinic.flush()
+    threads: list[str] = []
+    open_tensor = two.gpuhost.gate.open_tensor
+
+    def noting(*given: Any, **named: Any) -> torch.Tensor:
+        threads.append(threading.current_thread().name)
+        return open_tensor(*given, **named)
+
+    monkeypatch.setattr(two.gpuhost.gate, "open_tensor", noting)
+    assert list(two.gpuhost.take_in(lambda _: False)) == []
+    assert Kind.ACTIVATION not in two.gpuhost.received
+    for frame in two.gpuhost.take_in(lambda frame: place_of(frame) == 0):
+        two.gpuhost.open_soon(frame, codec=build("identity"), rows=3, width=32)
+    assert two.gpuhost.received[Kind.ACTIVATION] == len(frame.raw)
+    for i in (0, 1):
+        frame = two.gpuhost.hear(Kind.ACTIVATION)
+        assert place_of(frame) == i
+        heard = two.gpuhost.tensor(frame, codec=build("identity"), rows=3, width=32)
+        assert torch.equal(heard, rows[i])
+    assert two.gpuhost.hear_now() is None
+    elsewhere, here = threads
+    assert elsewhere.startswith("opener of")
+    assert here == threading.current_thread().name
+
+
+def test_what_cannot_be_opened_elsewhere_is_raised_where_it_is_owed_and_shuts_the_gate(
+    make: Callable[..., Two],
+) -> None:
+    two = opened(make)
+    two.gpuhost.overlap = True
+    for i in (0, 1):
+        soon(two, torch.rand(3, 32), i=i)
+    two.clinic.flush()
+    first, second = two.gpuhost.take_in(lambda _: True)
+    two.gpuhost.open_soon(first, codec=build("identity"), rows=4, width=32)
+    with pytest.raises(WireError, match="agreed codec"):
+        two.gpuhost.tensor(first, codec=build("identity"), rows=4, width=32)
+    with pytest.raises(RefusedError, match="shut"):
+        two.gpuhost.tensor(second, codec=build("identity"), rows=3, width=32)
+
+
+def test_an_end_waits_for_nothing_that_was_not_begun(make: Callable[..., Two]) -> None:
+    before = set(threading.enumerate())
+    two = opened(make)
+    two.gpuhost.overlap = True
+    soon(two, torch.rand(3, 32))
+    two.clinic.flush()
+    for frame in two.gpuhost.take_in(lambda _: True):
+        two.gpuhost.open_soon(frame, codec=build("identity"), rows=3, width=32)
+    two.gpuhost.end(ChannelError("gone"))
+    assert outcomes(two.parties[1]) == ["interrupted"]
+    assert not [t for t in set(threading.enumerate()) - before if t.name.startswith("opener of")]
 
 
 def test_what_was_looked_at_is_heard_later_and_in_its_order(make: Callable[..., Two]) -> None:
