@@ -26,6 +26,8 @@ _CLOSE_S = 5.0
 
 # Where gRPC reads what wakes a loop.
 _GRPC_WAKES_IN = "aio/completion_queue.pyx.pxi"
+# asyncio's words for a call to a loop that is no more.
+_CLOSED = "Event loop is closed"
 
 
 class LoopThread:
@@ -98,14 +100,18 @@ class LoopThread:
 
 
 def _told(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What asyncio says of an exception that nobody waits for, but for one that is no fault.
+    """What asyncio says of an exception that nobody waits for, but for two that are no fault.
 
     gRPC wakes loops through one socket pair for the whole process. It closes it with its last object, in
-    whichever thread that goes, and a loop that is just about to read from it finds it closed.
+    whichever thread that goes, and a loop that is just about to read from it finds it closed. And whichever
+    loop wakes hands the others theirs: the last words for one that a closed channel had are nobody's.
     """
     error = context.get("exception")
-    if isinstance(error, OSError) and error.errno == errno.EBADF:
-        frames = traceback.extract_tb(error.__traceback__)
-        if frames and frames[-1].filename.endswith(_GRPC_WAKES_IN):
+    if isinstance(error, OSError | RuntimeError):
+        files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        within = [place for place, file in enumerate(files) if file.endswith(_GRPC_WAKES_IN)]
+        reads = isinstance(error, OSError) and error.errno == errno.EBADF
+        hands_on = isinstance(error, RuntimeError) and str(error) == _CLOSED
+        if within and ((reads and within[-1] == len(files) - 1) or hands_on):
             return
     loop.default_exception_handler(context)

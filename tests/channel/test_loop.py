@@ -86,22 +86,47 @@ def test_a_failure_in_the_background_is_told_to_whoever_started_it() -> None:
     assert [type(error) for error in told] == [KeyError]
 
 
-def closed_by_grpc() -> None:
+GRPCS = "src/python/grpcio/grpc/_cython/_cygrpc/aio/completion_queue.pyx.pxi"
+
+
+def closed_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    return loop
+
+
+def read_by_grpc() -> None:
     """Fails where gRPC's poller does when another thread closes its sockets under it."""
-    file = "src/python/grpcio/grpc/_cython/_cygrpc/aio/completion_queue.pyx.pxi"
-    exec(compile("import os\nos.read(9999, 1)", file, "exec"), {})
+    exec(compile("import os\nos.read(9999, 1)", GRPCS, "exec"), {})
 
 
-def closed_by_us() -> None:
+def read_by_us() -> None:
     os.read(9999, 1)
 
 
-@pytest.mark.parametrize(("what", "told"), [(closed_by_grpc, False), (closed_by_us, True)])
+def handed_on_by_grpc() -> None:
+    """Fails where gRPC's poller does when what it has is for a loop that has ended."""
+    exec(compile("loop.call_soon_threadsafe(print)", GRPCS, "exec"), {"loop": closed_loop()})
+
+
+def handed_on_by_us() -> None:
+    closed_loop().call_soon_threadsafe(print)
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence", "told"),
+    [
+        (read_by_grpc, "Bad file descriptor", False),
+        (read_by_us, "Bad file descriptor", True),
+        (handed_on_by_grpc, "Event loop is closed", False),
+        (handed_on_by_us, "Event loop is closed", True),
+    ],
+)
 def test_what_falls_unseen_is_told_unless_it_is_grpcs_own_goodbye(
-    caplog: pytest.LogCaptureFixture, what: Callable[[], None], told: bool
+    caplog: pytest.LogCaptureFixture, what: Callable[[], None], sentence: str, told: bool
 ) -> None:
     loop = LoopThread("test")
     loop.soon(what)
     assert loop.run(give(7), timeout_s=5) == 7
     loop.close()
-    assert ("Bad file descriptor" in caplog.text) is told
+    assert (sentence in caplog.text) is told
