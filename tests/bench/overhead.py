@@ -14,10 +14,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from splitlearn.channel import Channel, Listener, connect
@@ -27,19 +28,17 @@ from splitlearn.engine.events import Answered, Began, Event, StepDone
 from splitlearn.engine.plain import train_plain
 from splitlearn.identity import Identity
 from splitlearn.roles import Role
-from splitlearn.split import Cut, own_memory
-from splitlearn.tasks import Batch
+from splitlearn.split import own_memory
+from tests.cores import BATCH, CUT, TOKENS, batches, load
 from tests.federation import make_identity
 from tests.rig import Party, at, compute_party, trusted_engine, trusted_party, trusted_run
-from tests.tiny import real_model_folder
 
 ROOT = Path(__file__).parent.parent.parent
 RESULT = ROOT / "out" / "bench" / "overhead.json"
 TARGET = 1.25
 ROUNDS = 5
 STEPS = 6
-BATCH, MICRO_BATCHES, TOKENS = 32, 4, 64
-CUT = Cut(2, 5)
+MICRO_BATCHES = 4
 WAIT_S = 60.0
 
 
@@ -80,24 +79,6 @@ def serve(folder: Path) -> None:
     listener.close()
 
 
-def batches(step: int) -> list[Batch]:
-    """Random ids of full length, as many rows as a step of the job has."""
-    generator = torch.Generator().manual_seed(step)
-    size = BATCH // MICRO_BATCHES
-    return [
-        Batch(
-            inputs={
-                "input_ids": torch.randint(1000, 30000, (size, TOKENS), generator=generator),
-                "attention_mask": torch.ones((size, TOKENS), dtype=torch.long),
-            },
-            labels={"labels": torch.randint(2, (size,), generator=generator)},
-            lengths=(TOKENS,) * size,
-            items=size,
-        )
-        for _ in range(MICRO_BATCHES)
-    ]
-
-
 def plain(model: PreTrainedModel) -> Clock:
     """One round of the plain loop."""
     clock = Clock()
@@ -107,7 +88,7 @@ def plain(model: PreTrainedModel) -> Clock:
     clock(Began(0, "nobody"))
     train_plain(
         model,
-        steps=batches,
+        steps=partial(batches, MICRO_BATCHES),
         optimiser=run.offer.optimiser,
         schedule=run.offer.schedule,
         seed=0,
@@ -121,9 +102,7 @@ def main() -> None:
     torch.manual_seed(0)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    model = AutoModelForSequenceClassification.from_pretrained(
-        real_model_folder(), attn_implementation="sdpa"
-    )
+    model = load()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         trusted = make_identity(folder, "clinic", Role.TRUSTED)
@@ -176,7 +155,7 @@ def one_round(
     clock = Clock()
     run = trusted_run(copy.deepcopy(model), cut=CUT, total=STEPS, every=STEPS, deadline_s=WAIT_S)
     engine = trusted_engine(run, party, channel, observe=clock, checkpoints=folder)
-    engine.train(batches)
+    engine.train(partial(batches, MICRO_BATCHES))
     engine.finish()
     engine.end(None)
     childs_cpu_s, _ = json.loads(childs_line())

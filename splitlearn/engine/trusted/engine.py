@@ -39,7 +39,7 @@ from splitlearn.engine.trusted.agreement import agree, in_turns
 from splitlearn.engine.trusted.flight import connect
 from splitlearn.engine.trusted.generation import Sampling, go_on, say
 from splitlearn.engine.trusted.launch import Launcher
-from splitlearn.engine.trusted.line import Line, Peer
+from splitlearn.engine.trusted.line import Line, Peer, lost_over
 from splitlearn.engine.trusted.passage import Passage
 from splitlearn.engine.trusted.run import TrustedRun, check_clipping
 from splitlearn.engine.trusted.stale import Stretch
@@ -121,12 +121,7 @@ class TrustedEngine:
     @property
     def errors(self) -> dict[Kind, list[float]]:
         """What codecs lost of what was sent, by kind: the sum over messages, and how many."""
-        total: dict[Kind, list[float]] = {}
-        for line in self._lines:
-            for kind, (lost, count) in line.errors.items():
-                before = total.setdefault(kind, [0.0, 0])
-                total[kind] = [before[0] + lost, before[1] + count]
-        return total
+        return lost_over(self._lines)
 
     def train(self, steps: Callable[[int], Sequence[Batch]], *, watch: Watch | None = None) -> None:
         """Train to the schedule's end, or to that of the watch's patience. Not with staleness and a watch.

@@ -7,7 +7,7 @@ sums and decides nothing about the pace.
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -40,7 +40,7 @@ from splitlearn.wire.messages import (
     Step,
 )
 
-__all__ = ["Hop", "Line", "Peer"]
+__all__ = ["Hop", "Line", "Peer", "lost_over"]
 
 
 @dataclass(frozen=True)
@@ -284,3 +284,13 @@ class Line:
                 )
             self._channel = self._peer.again()
         self._talk = None
+
+
+def lost_over(lines: Iterable[Line]) -> dict[Kind, list[float]]:
+    """What codecs lost of what was sent, by kind: the sum over messages, and how many."""
+    total: dict[Kind, list[float]] = {}
+    for line in lines:
+        for kind, (lost, count) in line.errors.items():
+            before = total.setdefault(kind, [0.0, 0])
+            total[kind] = [before[0] + lost, before[1] + count]
+    return total
